@@ -35,7 +35,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 # Three environments: users of the demo need not wait for test tools, nor who works on the broker for Spark (1 GB, Java included).
-# .ci/environment.py makes each, says what it does, and makes a half-made one anew.
+# .ci/environment.py makes each, says what it does, and recreates an incomplete one.
 ENVIRONMENT = $(PYTHON) .ci/environment.py
 # A prerequisite that is never there, for an environment that has been made and is of no use any more: Python has gone, the checkout was moved.
 unless_usable = $(if $(wildcard $(1)/.ready),$(shell $(1)/bin/python -I .ci/environment.py >/dev/null 2>&1 || echo unusable))

@@ -4,7 +4,7 @@ PIP-ARGUMENT...`
 The Python that runs it is the one that the environment gets. It may be too old: then this file
 still has to run (3.6 or later) and says in one line what is needed. The stamp .ready is written
 last. An environment without it is half made, because pip failed or was interrupted. Such a one is
-removed and made anew, and so is one whose Python does not run any more.
+removed and recreated, and so is one whose Python no longer runs.
 
 `DIRECTORY/bin/python -I .ci/environment.py` without arguments ends with 0 where that environment
 can be used.
@@ -83,7 +83,7 @@ def make(directory: Path, what: str, pip_arguments: "list[str]") -> int:
         print(f"{directory}: bringing {what} up to date", flush=True)
     else:
         refuse_unsuitable_python()
-        again = " anew, as it was not complete or did not run" if directory.exists() else ""
+        again = " again, as it was incomplete or did not run" if directory.exists() else ""
         version = "{}.{}.{}".format(*sys.version_info[:3])
         print(
             f"{directory}: making it{again}; Python {version}; downloading and installing {what}", flush=True

@@ -94,7 +94,7 @@ def test_what_is_half_made_or_broken_is_made_anew(tmp_path: Path) -> None:
     assert (made.returncode, made.stderr) == (0, "")
     first, last = made.stdout.splitlines()
     assert first.startswith(
-        f"{venv}: making it anew, as it was not complete or did not run; Python {sys.version.split()[0]}; "
+        f"{venv}: making it again, as it was incomplete or did not run; Python {sys.version.split()[0]}; "
         "downloading"
     )
     assert last.startswith(f"{venv}: ready after ")

@@ -26,8 +26,8 @@ import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A member of a consumer group with Kafka's own consumer: gets records, writes them down, commits, and commits again what it has read
- * of a partition before it gives it up. What it writes: kbroker/testing/history_events.py, one line per event.
+ * A member of a consumer group with Kafka's own consumer: gets records, logs them, commits, and repeats the commit for a partition
+ * before it gives it up. Its events are those of kbroker/testing/history_events.py, one per line.
  *
  * Arguments: kind (java-range, java-cooperative: classic protocol; java-consumer: the new one), name, bootstrap servers, group, topic,
  * history file, session timeout in ms, seed. System.nanoTime() is CLOCK_MONOTONIC, as in the other processes.
@@ -112,7 +112,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
         write(lines);
     }
 
-    /** A commit may be refused for a while, for instance as long as a rebalance takes. */
+    /** A commit may be refused for a while, for example during a rebalance. */
     private Set<TopicPartition> uncommitted() {
         Set<TopicPartition> found = new HashSet<>(readUpTo.keySet());
         found.removeIf(partition -> readUpTo.get(partition).equals(confirmed.get(partition)));
@@ -172,7 +172,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
         giveUp(partitions, true);
     }
 
-    /** When it is closed amid a rebalance this library tells of partitions that it has told of already. */
+    /** If it is closed during a rebalance, this library reports some partitions twice. */
     private void giveUp(Collection<TopicPartition> told, boolean lost) {
         List<TopicPartition> partitions = told.stream().filter(held::contains).toList();
         StringBuilder lines = new StringBuilder();
@@ -190,7 +190,7 @@ public class ConsumerMember implements ConsumerRebalanceListener {
             event, System.nanoTime(), name, partition.topic(), partition.partition(), more);
     }
 
-    /** With one write, so that nothing is lost when this process is killed. */
+    /** With one write, so that kill -9 of this process loses nothing. */
     private void write(StringBuilder lines) {
         try {
             ByteBuffer bytes = ByteBuffer.wrap(lines.toString().getBytes(StandardCharsets.UTF_8));

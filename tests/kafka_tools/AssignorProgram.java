@@ -22,10 +22,10 @@ import org.apache.kafka.coordinator.group.assignor.RangeAssignor;
 import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 
 /**
- * Kafka's assignors of consumer groups, asked directly: cases as JSON on the standard input, their assignments as JSON on the standard output.
+ * Calls Kafka's assignors of consumer groups directly: cases as JSON on the standard input, their assignments as JSON on the standard output.
  *
- * A group here keeps the order of members, topics and partitions that the case has, where a broker's has that of its hash maps.
- * The form of a case is in kafka_assignors.py.
+ * A group here keeps the case's order of members, topics and partitions, while a broker's group has that of its hash maps.
+ * The form of a case is in tests/groups/assignors/cases.py.
  */
 public class AssignorProgram {
     private static final ObjectMapper JSON = new ObjectMapper();

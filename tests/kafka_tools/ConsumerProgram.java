@@ -22,8 +22,8 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A KafkaConsumer that does what it is told: a command with its arguments on each line of the standard input, separated by tabs. Each is
- * answered by any number of lines and a last one, "done" or "error" with Kafka's code (-1: none) and text. Ends after "close".
+ * A KafkaConsumer that is controlled by its standard input: each line has a command and its arguments, separated by tabs. The answer is
+ * any number of lines and a last one, "done" or "error" with Kafka's code (-1: none) and text. Ends after "close".
  */
 public class ConsumerProgram {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -88,7 +88,7 @@ public class ConsumerProgram {
         return new TopicPartition(words.get(0), Integer.parseInt(words.get(1)));
     }
 
-    /** Topic and partition, as often as wanted. */
+    /** Topic and partition, repeated. */
     private static void assign(List<String> words) {
         List<TopicPartition> places = new ArrayList<>();
         for (int at = 0; at + 1 < words.size(); at += 2) {
@@ -107,7 +107,7 @@ public class ConsumerProgram {
         }
     }
 
-    /** Topic, partition, offset and metadata, as often as wanted; nothing: what was read. */
+    /** Topic, partition, offset and metadata, repeated; none: the positions read so far. */
     private static void commit(List<String> words) {
         Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
         for (int at = 0; at + 3 < words.size(); at += 4) {

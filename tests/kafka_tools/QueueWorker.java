@@ -82,7 +82,7 @@ public class QueueWorker {
         return event.put("topic", record.topic()).put("partition", record.partition()).put("offset", record.offset());
     }
 
-    /** Of the monotonic clock, as Python's. */
+    /** By the monotonic clock, as in Python. */
     private static double now() {
         return System.nanoTime() / 1e9;
     }

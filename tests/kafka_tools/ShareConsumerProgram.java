@@ -9,15 +9,15 @@ import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A share consumer as an application writes one: what to do with a record stands in its value.
+ * A share consumer as in an application: the record's value says how to acknowledge it.
  *
  *   accept    ACCEPT
  *   release   RELEASE at the first delivery, ACCEPT at the second
  *   reject    REJECT
- *   renew     RENEW until the lock that the record came with would have run out twice, then ACCEPT
+ *   renew     RENEW until twice the duration of the record's first lock has passed, then ACCEPT
  *
- * Arguments: bootstrap servers, topic, group, records to finish, lock duration in ms, and if it is to be another one than
- * batch_optimized, the acquire mode and the most records of a poll.
+ * Arguments: bootstrap servers, topic, group, records to finish, lock duration in ms, and for another acquire mode
+ * than batch_optimized, that mode and the maximum number of records per poll.
  * Prints for each delivery "value delivery-count verdict", and at the end "finished N".
  */
 public class ShareConsumerProgram {

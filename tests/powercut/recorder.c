@@ -1,28 +1,28 @@
-/* A preloaded library that writes down what a process does to the files below one directory, and breaks some of it.
+/* A preloaded library that logs all changes of a process to the files below one directory, and injects faults.
  *
  * Environment:
  *   KBROKER_RECORD_DIR    absolute, real path of the directory whose files are recorded
- *   KBROKER_RECORD_LOG    the log that is appended to (outside of that directory)
- *   KBROKER_RECORD_SKIP   endings of file names that are left out, separated by ':'
+ *   KBROKER_RECORD_LOG    the log (outside of that directory), which is appended to
+ *   KBROKER_RECORD_SKIP   suffixes of file names that are ignored, separated by ':'
  *   KBROKER_RECORD_FAULTS a control file (struct fault), optional; the test writes it while the process runs
  *
  * The log is a sequence of records, each appended by one write() to a file opened with O_APPEND, so that it survives kill -9 of
- * the process and other processes may append marks of their own between its records:
+ * the process, and other processes may append marks between its records:
  *
  *   0        4      6      8          12          16         24       32       40       48       56
  *   +--------+------+------+----------+-----------+----------+--------+--------+--------+--------+------+-------+------+
  *   | 'KBRL' | op   | flags| path len | path2 len | data len | object | offset | result | at_ns  | path | path2 | data |
  *   +--------+------+------+----------+-----------+----------+--------+--------+--------+--------+------+-------+------+
- *   little endian; `object` is a number for a file's content, given out when the file is first seen and never reused.
+ *   little endian; `object` is a number for a file's content, assigned when the file is first seen and never reused.
  *
  * Order: an operation that changes something is done and logged under one mutex, before the caller learns of it. A sync is
- * logged twice, before and after, and runs outside of the mutex: what was logged before its begin is safe at its end. Whatever
- * a caller can rely on is therefore in the log in an order that it can rely on.
+ * logged twice, before and after, and runs outside of the mutex: changes logged before its begin are durable at its end. The
+ * order of the log is therefore one that callers can rely on.
  *
- * Files are recognised by device and inode, looked up at every call, so that duplicated, inherited and internally closed
- * descriptors need no bookkeeping. The real operations are made as raw system calls: nothing of libc is called twice.
+ * Files are identified by device and inode, looked up at every call, so that duplicated, inherited and internally closed
+ * descriptors need no bookkeeping. The real operations are made as raw system calls: no function of libc is intercepted twice.
  * What cannot be recorded faithfully (a symbolic link, names that change places) is logged as UNSUPPORTED, and replay refuses it.
- * Not seen: stdio's own writes and direct system calls; the tests compare the bytes of a replay with those on the disk.
+ * Not recorded: stdio's own writes and direct system calls; the tests compare the bytes of a replay with those on the disk.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -59,13 +59,13 @@ struct header {
     int64_t offset, result, at_ns;
 } __attribute__((packed));
 
-/* Mapped from the control file. The test fills it in and sets `armed` last; `fired` counts what was broken. */
+/* Mapped from the control file. The test fills it in and sets `armed` last; `fired` counts the broken calls. */
 struct fault {
     uint32_t armed, classes;
-    int32_t error; /* errno of the broken call; 0: the write is only short; negative: the signal that the process gets instead */
+    int32_t error; /* errno of the broken call; 0: the write is only short; negative: the signal sent to the process instead */
     uint32_t sticky; /* 1: stays armed after it fired */
     int64_t skip; /* matching calls that pass first */
-    int64_t keep_bytes; /* what a broken write really writes before it fails or ends */
+    int64_t keep_bytes; /* how much a broken write really writes before it fails or ends */
     int64_t fired;
     char path[256]; /* part of the path that a matching call must contain */
 };
@@ -103,7 +103,7 @@ static void start(void) {
     }
     int fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0) die(log);
-    log_fd = fcntl(fd, F_DUPFD_CLOEXEC, 500); /* out of the way of programs that count on low numbers */
+    log_fd = fcntl(fd, F_DUPFD_CLOEXEC, 500); /* out of the way of programs that rely on low numbers */
     if (log_fd < 0) die(log);
     syscall(SYS_close, fd);
     directory_length = strlen(dir);
@@ -142,9 +142,9 @@ static void append_plain(enum op op, uint64_t object, int64_t offset, int64_t re
     append(op, 0, object, offset, result, path, path2, NULL, 0, 0);
 }
 
-/* ---- which file is it ---------------------------------------------------------------------------------------------- */
+/* ---- identity of files ---------------------------------------------------------------------------------------------- */
 
-/* The path inside of the recorded directory ("" for itself), or NULL if it lies elsewhere or is left out. */
+/* The path inside of the recorded directory ("" for itself), or NULL if it is elsewhere or ignored. */
 static const char *inside(int dirfd, const char *path, char *buffer) {
     if (path[0] != '/') {
         char link[64];
@@ -164,7 +164,7 @@ static const char *inside(int dirfd, const char *path, char *buffer) {
         if (strlen(path) >= PATH_MAX) return NULL;
         strcpy(buffer, path);
     }
-    char *to = buffer; /* drop doubled slashes and "/./" */
+    char *to = buffer; /* remove doubled slashes and "/./" */
     for (char *from = buffer; *from;) {
         if (from[0] == '/' && from[1] == '/') from++;
         else if (from[0] == '/' && from[1] == '.' && (from[2] == '/' || !from[2])) from += 2;
@@ -205,7 +205,7 @@ static uint64_t object_of(int fd) {
     return objects[slot_of(status.st_ino)].object;
 }
 
-/* A file below the directory is opened, or first heard of; the caller holds the mutex. */
+/* A file below the directory is opened or first seen; the caller holds the mutex. */
 static uint64_t meet(const struct stat *status, const char *name, int created) {
     size_t slot = slot_of(status->st_ino);
     if (created || !objects[slot].object) {
@@ -217,7 +217,7 @@ static uint64_t meet(const struct stat *status, const char *name, int created) {
     return objects[slot].object;
 }
 
-/* The name goes away: if it is the last one, the inode may come back as another file. */
+/* The name is removed: if it is the last one, the inode may be reused for another file. */
 static void forget(int dirfd, const char *path) {
     struct stat status;
     if (!fstatat(dirfd, path, &status, AT_SYMLINK_NOFOLLOW) && S_ISREG(status.st_mode) && status.st_dev == device && status.st_nlink == 1)
@@ -226,7 +226,7 @@ static void forget(int dirfd, const char *path) {
 
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
 
-/* 1 if this call is to be broken; the caller holds the mutex. */
+/* 1 if this call must be broken; the caller holds the mutex. */
 static int breaks(enum fault_class class, const char *name) {
     if (!fault || !__atomic_load_n(&fault->armed, __ATOMIC_ACQUIRE) || !(fault->classes & class)) return 0;
     if (!name || !strstr(name, fault->path)) return 0;
@@ -247,7 +247,7 @@ static int breaks_fd(enum fault_class class, int fd) {
     return breaks(class, inside_fd(fd, buffer));
 }
 
-/* A disk that refuses every write for want of space also says that it is full. */
+/* A disk that refuses every write for lack of space also reports that it is full. */
 static int says_full(void) {
     return recording() && fault && __atomic_load_n(&fault->armed, __ATOMIC_ACQUIRE) && fault->sticky && fault->error == ENOSPC;
 }
@@ -406,8 +406,8 @@ ssize_t sendfile64(int to, int from, off_t *offset, size_t size) { return sendfi
 
 /* ---- writable shared mappings -------------------------------------------------------------------------------------- */
 
-/* What a program stores through a mapping is seen by nobody. It is read from the file when the file is synced and when the
- * mapping goes; between these a replay takes it for lost, which a power cut may do as well. */
+/* Stores through a mapping cannot be intercepted. They are read from the file when it is synced and when the mapping is
+ * removed; in between a replay treats them as lost, as a power cut may do. */
 #define MAPPINGS 64
 static struct { void *address; size_t size; off_t offset; uint64_t object; int fd; } mappings[MAPPINGS];
 
