@@ -137,6 +137,16 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
+    async def test_a_count_follows_a_write_that_leaves_their_number(self, asked: Asked) -> None:
+        """One record below the counted offsets is done, and another one is parked among them."""
+        shelf = await begun(asked)
+        await shelf.write(*(park(parked(offset, 1000)) for offset in (100, 101, 200)))
+        key = GROUP, shelf.partition
+        assert await asked.persister.count_parked(*key, 150, None) == 1
+        await shelf.write(unpark(shelf.there[100]), park(parked(201, 1000)))
+        assert await asked.persister.count_parked(*key, 150, None) == 2
+        await shelf.check()
+
     async def test_removing_a_missing_record_succeeds(self, asked: Asked) -> None:
         """After a failed write the queue engine repeats the removal."""
         shelf = await begun(asked)

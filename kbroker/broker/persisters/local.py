@@ -112,6 +112,9 @@ class LocalPersister(CountsShareState):
         results = await self._save(
             self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()), to_the_end=True
         )
+        for request in requests:
+            if request.parking and self._parked is not None:
+                self._parked.written(group_id, request.partition)
         self.write_seconds.observe(perf_counter() - began)
         return results
 

@@ -53,7 +53,8 @@ class ParkedReader:
         self._may_block = store.may_block
         self._generation_of = generation_of
         self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
-        """Results of `count`: generation, number of waiting records, offset, number below that."""
+        """Results of `count` since the last write: generation, number of waiting records, offset,
+        number below that."""
 
     @property
     def can_park(self) -> bool:
@@ -110,6 +111,10 @@ class ParkedReader:
             below = await self._count(prefix, 0, first, kept=False)
         self._below[key] = generation, waiting, first, below
         return max(0, waiting - below)
+
+    def written(self, group_id: str, partition: TopicPartition) -> None:
+        """Parked records were changed: forget the result of `count`."""
+        self._below.pop((group_id, partition), None)
 
     async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         prefix = self.prefix(group_id, partition)

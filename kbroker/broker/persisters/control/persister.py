@@ -322,6 +322,9 @@ class ControlRecordsPersister(CountsShareState):
         except KafkaError as error:
             return [Result(each, error.code, error.message) for each in partitions]
         await saved.pending.wait()
+        for request in requests:
+            if request.parking:
+                self._parked.written(group_id, request.partition)
         return _merged(group_id, partitions, refused, saved.results, Result)
 
     async def _has_parked(self, group_id: str, requests: Sequence[ReadRequest]) -> bool:
