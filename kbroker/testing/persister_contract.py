@@ -81,8 +81,7 @@ def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class PersisterAnswers:
-    """Every persister, even one that stores nothing, returns one result for each row, in order, and
-    raises nothing."""
+    """Every persister, even one that stores nothing, returns a result for each row, in order."""
 
     name: ClassVar[str] = "default"
     storage: ClassVar[str] = "memory"
