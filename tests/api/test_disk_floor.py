@@ -132,5 +132,6 @@ class TestLooks:
 
     def test_a_disk_that_cannot_say_is_not_short(self, tmp_path: Path) -> None:
         floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES, int)
+        floor.is_short = True
         assert floor.look() > 1
         assert not floor.is_short

@@ -81,6 +81,7 @@ class DiskFloor:
                 room = max(room, self._reusable_bytes() - floor)
         except (OSError, StoreFailed) as error:
             logger.debug("the disk does not say what is free: %s", error)
+            self.is_short = False
             return _MOST_S
         if (room < 0) != self.is_short:
             self.is_short = room < 0
