@@ -58,7 +58,6 @@ _RECORD_LIMIT = int(AcquireMode.RECORD_LIMIT)
 class Acquisition:
     """One member's turn at one share-partition.
 
-    - `follows`: how many records of the share-partition the response has before.
     - `discarded`: runs of AVAILABLE records that the log no longer has.
     - `throttled`: nothing may follow in this response, because a record of it is near its delivery
       limit.
@@ -91,7 +90,6 @@ class Acquisition:
         batch_size: int,
         max_records: int,
         deadline_ms: float,
-        follows: int,
     ) -> None:
         self._window = window
         self._settings = settings
@@ -100,16 +98,17 @@ class Acquisition:
         self._batch_size = batch_size if batch_size > 0 else 1
         self._max_records = max_records
         self._deadline_ms = deadline_ms
-        self._follows = follows
+        self._follows = 0
         self.taken = 0
         self.ranges: list[AcquiredRange] = []
         self.discarded: list[tuple[int, int]] = []
         self.redelivered = 0
         self.throttled = False
 
-    def run(self, fetch_offset: int, batches: Batches) -> None:
-        """Acquire from these batches, which a read at `fetch_offset` returned."""
-        window, self._batches = self._window, batches
+    def run(self, fetch_offset: int, batches: Batches, follows: int) -> None:
+        """Acquire from these batches, which a read at `fetch_offset` returned. `follows`: how many
+        records of the share-partition the response already has."""
+        window, self._batches, self._follows = self._window, batches, follows
         base, last = batches[0][0], batches[-1][1]
         start_offset, end_offset = window.start_offset, window.end_offset
         if last < start_offset or fetch_offset > (end_offset + 1 if window.states else end_offset):

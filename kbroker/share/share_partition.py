@@ -147,17 +147,8 @@ class SharePartition(
                 continue
             if room <= 0 or not run:
                 break
-            turn = Acquisition(
-                self._window,
-                self._settings,
-                member_id,
-                mode,
-                batch_size,
-                room,
-                deadline_ms,
-                follows=max_records - room,
-            )
-            turn.run(fetch_offset, run)
+            turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
+            turn.run(fetch_offset, run, max_records - room)
             if turn.discarded:
                 self._unsaved = joined_runs(self._unsaved + turn.discarded)
                 self._lose_keys(turn.discarded)
