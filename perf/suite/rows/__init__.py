@@ -3,8 +3,8 @@ package; `all_rows` lists them.
 
 A row measures one workload on one candidate, once, in about the length of the run's window, and
 returns its readings by the names in perf.suite.results.METRICS. It compares nothing, and does
-not affect the next row: its new topics are deleted, and topics that it has filled are kept for later
-rounds on purpose.
+not affect the next row: its new topics are deleted, and topics that it has filled are kept for
+later rounds on purpose.
 """
 
 from __future__ import annotations
