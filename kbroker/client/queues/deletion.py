@@ -61,7 +61,7 @@ def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
 
     With `force` the workers are first removed from the group. They rejoin with their next
     heartbeat, and the broker refuses their acknowledgements of jobs that they held. If QueueRefused
-    or KafkaError is raised, no job was dropped.
+    is raised, no job was dropped; after a KafkaError, those of some partitions may be.
     """
     check_workers(connection, queue, force=force)
     assert queue.topic is not None
