@@ -2,8 +2,8 @@
 memory, and the order of steps.
 
 `chunked_log` decides each change, the engine commits it, and only then do readers see it. An engine
-implements two methods: `_commit`, which commits changes, and `_read`, which reads chunks. This
-module must not know any engine.
+implements `_commit`, which commits changes, `_read`, which reads chunks, `_check`, and `logs`,
+`sync` and `close` of the SPI. This module must not know any engine.
 """
 
 from __future__ import annotations
