@@ -70,7 +70,7 @@ def test_a_lock_max_below_the_lock(command: Command, queue: str) -> None:
     """The lock would never be prolonged, and the option would do nothing."""
     text = (
         f"queue {queue} would have a lock-max of 29999 ms, and a lock lasts 30000 ms before it is prolonged "
-        "(share.record.lock.duration.ms): ask for at least that, or for 0s"
+        "(share.record.lock.duration.ms): ask for at least that, or for 0s, or shorten the lock first"
     )
     low = command("queues", "create", queue, "--lock-max", "29999ms", "--update")
     assert low == (REFUSED, "", f"kbroker: {text}\n")

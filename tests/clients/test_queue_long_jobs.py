@@ -32,8 +32,10 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 def begin(world: World, queue: str) -> None:
     """Two workers and one job."""
-    world.create_queue(queue, *(("--lock-max", "2s", "--delay", "10ms") if queue == "hangs" else ()))
+    world.create_queue(queue)
     world.configure(queue, **SHORT_LOCK)
+    if queue == "hangs":
+        world.kbroker("queues", "create", queue, "--lock-max", "2s", "--delay", "10ms", "--update")
     if queue == "java":
         run_java_workers(world, queue)
     else:

@@ -279,7 +279,7 @@ def change(world: World) -> None:
     reset = ("share-groups", "reset-offsets")
     for queue in ("earliest", "latest"):
         world.kbroker(*reset, queue, "--all-topics", f"--to-{queue}", "--execute")
-    world.kbroker("share-groups", "delete", "group")
+    world.kbroker("share-groups", "delete", "group", "--force")
     world.create_queue("group", *SETTINGS, "--update")
     world.kbroker("queues", "delete", "topic", "--yes")
     world.create_queue("topic", *SETTINGS)

@@ -220,7 +220,8 @@ def _check_lock(queue: Queue, changes: Mapping[str, str]) -> None:
     if 0 < most_ms < lock_ms:
         raise QueueRefused(
             f"queue {queue.name} would have a lock-max of {most_ms} ms, and a lock lasts {lock_ms} ms "
-            f"before it is prolonged ({_LOCK_DURATION}): ask for at least that, or for 0s"
+            f"before it is prolonged ({_LOCK_DURATION}): ask for at least that, or for 0s, or shorten the "
+            "lock first"
         )
 
 
