@@ -147,6 +147,7 @@ class ParkingContract(PersisterAnswers):
         assert await asked.persister.count_parked(*key, 150, None) == 2
         await shelf.check()
 
+    @with_broker
     async def test_removing_a_missing_record_succeeds(self, asked: Asked) -> None:
         """After a failed write the queue engine repeats the removal."""
         shelf = await begun(asked)

@@ -320,7 +320,7 @@ async def test_a_store_that_has_failed_leaves_the_group_as_it_is(
         with caplog.at_level(logging.WARNING):
             await peer.leave()
         assert peer.answers[-1] is NOT_AVAILABLE
-        assert "could not be read again" in caplog.text
+        assert "could not be reloaded" in caplog.text
 
 
 # --- waiting ---
