@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_INTERVAL_S = 0.1
-
-
 _TOO_LARGE = "MSG_SIZE_TOO_LARGE"
 
 

@@ -168,9 +168,10 @@ def delete(topic: tuple[str, ...], if_exists: bool, force: bool, bootstrap: Addr
 
     problems = []
     with connect(bootstrap) as connection:
+        kept = {} if force else why_not_to_delete(connection, topic)
         for name in dict.fromkeys(topic):
-            if not force and (reason := why_not_to_delete(connection, name)):
-                problems.append(f"topic {name} was not deleted: {reason}")
+            if name in kept:
+                problems.append(f"topic {name} was not deleted: {kept[name]}")
                 continue
             try:
                 admin.delete_topic(connection, name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import kind_of_group
-from kbroker.client.queues.settings import counted, groups_with_dead_letters_in, look
+from kbroker.client.queues.settings import counted, groups_with_dead_letters_in, look, names
 
 if TYPE_CHECKING:
     from kbroker.client.queues.settings import Queue
@@ -30,18 +31,20 @@ def _why_dead_letters(topic: str, groups: list[str]) -> str:
     )
 
 
-def why_not_to_delete(connection: Connection, name: str) -> str | None:
-    """Why the topic or share group `name` should not be deleted alone: it is part of a queue that
-    has unfinished jobs. None if it may be deleted."""
+def why_not_to_delete(connection: Connection, wanted: Collection[str]) -> dict[str, str]:
+    """Of these topics or share groups, those that should not be deleted alone, each with the
+    reason: it is part of a queue that has unfinished jobs."""
     from kbroker.client.queues.report import unfinished_jobs
 
-    queue = look(connection, name)
-    if not queue.is_whole or not (unfinished := unfinished_jobs(connection, queue)):
-        return None
-    return (
-        f"it is part of queue {name}, which has {counted(unfinished, 'unfinished job')}: "
-        f"`kbroker queues delete {shlex.quote(name)}` deletes the queue, --force only this part"
-    )
+    reasons = {}
+    for name in set(wanted).intersection(names(connection)):
+        queue = look(connection, name)
+        if queue.is_whole and (unfinished := unfinished_jobs(connection, queue)):
+            reasons[name] = (
+                f"it is part of queue {name}, which has {counted(unfinished, 'unfinished job')}: "
+                f"`kbroker queues delete {shlex.quote(name)}` deletes the queue, --force only this part"
+            )
+    return reasons
 
 
 def why_missing(queue: Queue) -> str:
@@ -52,7 +55,7 @@ def why_missing(queue: Queue) -> str:
     if queue.is_configured:
         return (
             f"queue {name} is incomplete: {create}` creates the missing parts, `kbroker queues delete` "
-            f"removes the others"
+            "removes the others"
         )
     if queue.topic is not None:
         return (
@@ -61,6 +64,6 @@ def why_missing(queue: Queue) -> str:
     if queue.group_type is not None:
         return (
             f"there is no queue {name}, only a share group of this name: {create} --update` turns it "
-            f"into a queue"
+            "into a queue"
         )
     return f"there is no queue {name}: {create}` creates one, `kbroker queues list` lists the existing ones"

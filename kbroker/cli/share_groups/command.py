@@ -93,13 +93,10 @@ def _delete(connection: Connection, names: tuple[str, ...], *, force: bool) -> d
     from kbroker.client import group_admin
 
     types = group_admin.group_types(connection)
-    reasons = {
+    reasons = {} if force else why_not_to_delete(connection, names)
+    reasons |= {
         name: _why_no_share_group(name, types.get(name)) for name in names if types.get(name) != "share"
     }
-    if not force:
-        for name in names:
-            if name not in reasons and (reason := why_not_to_delete(connection, name)):
-                reasons[name] = reason
     wanted = [name for name in names if name not in reasons]
     refused = group_admin.delete_groups(connection, wanted) if wanted else {}
     reasons |= {name: _why_not(error) for name, error in refused.items()}
