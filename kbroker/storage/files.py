@@ -181,13 +181,23 @@ class Files:
             missing = [
                 position
                 for position in range(start - start % step, end, step)
-                if not _is_resident(fd, position)
+                if not _is_resident(fd, position, 1)
             ]
             if missing:
                 _advise(fd, missing[0], missing[-1] + step - missing[0], "WILLNEED")
                 scratch = bytearray(step)
                 for position in missing:
                     os.preadv(fd, [scratch], position)
+        finally:
+            self.close(fd)
+
+    def is_cached(self, path: Path, start: int, end: int) -> bool:
+        """Whether the page cache has the whole range; false where the system does not tell. Starts
+        to read what is missing, and nothing else, but does not wait for it."""
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            _advise(fd, 0, 0, "RANDOM")
+            return _is_resident(fd, start, end - start)
         finally:
             self.close(fd)
 
@@ -244,11 +254,11 @@ def _advise(fd: int, start: int, size: int, advice: str) -> None:
         os.posix_fadvise(fd, start, size, getattr(os, f"POSIX_FADV_{advice}"))
 
 
-def _is_resident(fd: int, position: int) -> bool:
+def _is_resident(fd: int, position: int, size: int) -> bool:
     if not _NOWAIT:
         return False
     try:
-        return os.preadv(fd, [bytearray(1)], position, _NOWAIT) == 1
+        return os.preadv(fd, [bytearray(size)], position, _NOWAIT) == size
     except OSError:  # EAGAIN: it would block; EOPNOTSUPP: unknown
         return False
 

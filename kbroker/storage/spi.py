@@ -110,6 +110,12 @@ class LogReader(ABC):
         means that there is nothing in the range.
         """
 
+    def is_cached(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> bool:
+        """Whether `read` with the same arguments will not wait for the disk. The broker calls this
+        on its loop, before it reads in a thread what an earlier life has written. Override it if
+        the engine can tell quickly."""
+        return not self.may_block
+
     @abstractmethod
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         """Base offset of the first batch whose max timestamp is >= `timestamp_ms`; None if there is

@@ -53,13 +53,14 @@ class Pauses:
         self._cold = {path.stat().st_ino: set() for path in data_dir.rglob("*") if path.is_file()}
         self._is_ready = True
 
-    def is_cold(self, fd: int, position: int) -> bool:
-        """True for the first read of each 64 KiB step of a file."""
+    def is_cold(self, fd: int, position: int, *, is_read: bool = True) -> bool:
+        """True for the first read of each 64 KiB step of a file. `is_read`: this is a read."""
         read = self._cold.get(os.fstat(fd).st_ino)
         step = position // _STEP_BYTES
         if read is None or step in read:
             return False
-        read.add(step)
+        if is_read:
+            read.add(step)
         return True
 
     def pause(self, operation: str) -> None:
@@ -100,7 +101,11 @@ def slow_down(pauses: Pauses) -> None:
         setattr(files.Files, name, paused(name))
     preadv = files.Files.preadv
 
-    def is_resident(fd: int, position: int) -> bool:
+    def is_resident(fd: int, position: int, size: int) -> bool:
+        if size > 1:  # A check, which reads nothing.
+            last = position + size - 1
+            steps = range(position // _STEP_BYTES, last // _STEP_BYTES + 1)
+            return not any(pauses.is_cold(fd, step * _STEP_BYTES, is_read=False) for step in steps)
         if not pauses.is_cold(fd, position):
             return True
         pauses.pause("load")

@@ -94,7 +94,7 @@ def test_load_reads_nothing_behind_the_range(
         calls.append((position, sum(map(len, buffers))))
         return preadv(fd, buffers, position)
 
-    def is_resident(fd: int, position: int) -> bool:
+    def is_resident(fd: int, position: int, size: int) -> bool:
         calls.append((position,))
         return position == 0
 
@@ -126,11 +126,35 @@ def test_loads_one_behind_the_other_leave_nothing_out(
 
     monkeypatch.setattr(os, "preadv", noted_preadv)
     monkeypatch.setattr(
-        "kbroker.storage.files._is_resident", lambda fd, position: position // _PAGE in loaded
+        "kbroker.storage.files._is_resident", lambda fd, position, size: position // _PAGE in loaded
     )
     files.load(path, 100, 100_000)
     files.load(path, 100_000, 400_000)
     assert loaded >= set(range(400_000 // _PAGE + 1))
+
+
+def test_what_is_cached_is_known(files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(300_000))
+    assert files.is_cached(path, 100, 300_000)
+    assert not files.is_cached(path, 100, 300_001), "it has no such byte"
+
+
+def test_a_page_that_is_missing_is_not_cached(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3 * _PAGE))
+    preadv = os.preadv
+
+    def up_to_a_page(fd: int, buffers: Sequence[bytearray], position: int, flags: int = 0) -> int:
+        """As the kernel answers if the second page is missing."""
+        assert flags == os.RWF_NOWAIT
+        return min(_PAGE - position, preadv(fd, buffers, position, flags))
+
+    monkeypatch.setattr(os, "preadv", up_to_a_page)
+    assert files.is_cached(path, 100, _PAGE)
+    assert not files.is_cached(path, 100, _PAGE + 1)
 
 
 def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The reading half of a partition: which offsets are visible, and reads that do not block the loop.
 
-A read may take milliseconds where the page cache lacks the data. Such a cold read runs in a thread
-and reads ahead; the range that it has brought into the page cache is then read on the loop.
+A read may take milliseconds where the page cache lacks the data. Such a cold read runs in a thread.
+It reads ahead if it continues an earlier one, as a consumer that catches up does. The range that it
+has brought into the page cache is then read on the loop. Reads at random places, such as those of
+parked records that are due, do not read ahead.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ _REPORT_EVERY_S = 60.0
 """How often an unreadable partition is logged: clients repeat their reads."""
 
 _READ_AHEAD_BYTES = 256 * 1024
-"""The least that a cold read covers, so that a client that fetches a few records at a time waits
-for a thread only once per this much."""
+"""The least that a cold read covers if it continues an earlier one, so that a client that fetches a
+few records at a time waits for a thread only once per this much."""
+
+_REMEMBERED_READS = 32
+"""Cold reads whose ends are remembered: several consumers may catch up at once, beside random
+reads."""
 
 
 class ReadablePartition:
@@ -46,6 +52,8 @@ class ReadablePartition:
         self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
         self._warm = range(0)
         """The offsets that the last cold read covered."""
+        self._cold_ends: tuple[int, ...] = ()
+        """The offsets at which recent cold reads ended."""
         self._next_report_s = -math.inf
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
@@ -69,25 +77,71 @@ class ReadablePartition:
         if offset >= end_offset or self.deleted:
             return ()
         if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
-            if offset not in self._warm:
+            if offset in self._warm:
+                end_offset = min(end_offset, self._warm.stop)
+            elif not self._is_cached(offset, max_bytes, end_offset):
                 return None
-            end_offset = min(end_offset, self._warm.stop)
         return self._read(offset, max_bytes, end_offset)
+
+    def _is_cached(self, offset: int, max_bytes: int, end_offset: int) -> bool:
+        try:
+            return self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
+        except StoreFailed:  # The read in the thread reports it.
+            return False
 
     def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """Runs in a thread; the log may be dropped in the meantime."""
         visible = self.high_watermark
+        ahead_bytes = max(max_bytes, _READ_AHEAD_BYTES) if offset in self._cold_ends else max_bytes
+        ahead = self._read_unless_deleted(offset, ahead_bytes, visible)
+        warm_until = offset
+        for _, _, header in iter_possible(ahead, visible):
+            warm_until = header.last_offset + 1
+        self._warm = range(offset, warm_until)
+        self._cold_ends = (*self._cold_ends[1 - _REMEMBERED_READS :], warm_until)
+        return self._read_unless_deleted(offset, max_bytes, end_offset)
+
+    def _read_unless_deleted(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
-            ahead = self._read(offset, max(max_bytes, _READ_AHEAD_BYTES), visible)
-            warm_until = offset
-            for _, _, header in iter_possible(ahead, visible):
-                warm_until = header.last_offset + 1
-            self._warm = range(offset, warm_until)
             return self._read(offset, max_bytes, end_offset)
         except KeyError:
             if not self.deleted:
                 raise
             return ()
+
+    async def read_batches(self, offsets: Sequence[int], max_bytes: int) -> dict[int, Sequence[memoryview]]:
+        """By offset, the batch that has it: for offsets anywhere in the log whose reads may block.
+        One thread reads them all.
+
+        The first offset is always in the result, and `read` says what it may raise. An offset is
+        not in the result if its batch is there under another one, and from where `max_bytes` are
+        exceeded or a batch cannot be read."""
+        end_offset = self.high_watermark
+        return await trio.to_thread.run_sync(self._read_batches, offsets, max_bytes, end_offset)
+
+    def _read_batches(
+        self, offsets: Sequence[int], max_bytes: int, end_offset: int
+    ) -> dict[int, Sequence[memoryview]]:
+        found: dict[int, Sequence[memoryview]] = {}
+        covered: list[range] = []
+        for offset in offsets:
+            if found and max_bytes <= 0:
+                break
+            if any(offset in each for each in covered):
+                continue
+            try:
+                views = self._read_unless_deleted(offset, 1, end_offset)
+            except KafkaError:
+                if found:
+                    break  # The caller reads it next, and receives the error.
+                raise
+            found[offset] = views
+            max_bytes -= sum(map(len, views))
+            covered += [
+                range(each.base_offset, each.last_offset + 1)
+                for _, _, each in iter_possible(views, end_offset)
+            ]
+        return found
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:

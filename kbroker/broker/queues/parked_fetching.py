@@ -52,14 +52,18 @@ async def plan_parked(
     taken: set[int] = set()
     batches: list[Walked] = []
     lost: list[int] = []
-    for leader in parking.in_turn(room):
+    leaders = parking.in_turn(room)
+    read: dict[int, Sequence[memoryview]] = {}
+    for number, leader in enumerate(leaders):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
             # Released since its batch was read: the next fetch delivers it. Including the batch
             # twice would deliver its other records twice.
             continue
-        batch = await parked_batch(partition, parking, leader, record_of)
+        if leader not in read:
+            read = await _read_with_next(partition, leaders[number : number + _BATCHES_AT_MOST], max_bytes)
+        batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
         if batch is None:
             lost.append(leader)
             continue
@@ -78,11 +82,33 @@ async def plan_parked(
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
-async def batch_of(partition: Partition, offset: int) -> Walked | None:
-    """The record batch that has that offset, if the log has one."""
-    if not partition.log_start_offset <= offset < partition.high_watermark:
+async def _read_with_next(
+    partition: Partition, offsets: Sequence[int], max_bytes: int
+) -> dict[int, Sequence[memoryview]]:
+    """The batch of the first offset. If its read may block, those of the next offsets are read with
+    it: handing each to a thread costs more processor time than the read."""
+    end_offset = partition.high_watermark
+    if not _is_in_log(partition, offsets[0]):
+        return {}
+    views = partition.read_if_warm(offsets[0], _READ_BYTES, end_offset)
+    if views is not None:
+        return {offsets[0]: views}
+    return await partition.read_batches([each for each in offsets if _is_in_log(partition, each)], max_bytes)
+
+
+def _is_in_log(partition: Partition, offset: int) -> bool:
+    return partition.log_start_offset <= offset < partition.high_watermark
+
+
+async def batch_of(
+    partition: Partition, offset: int, views: Sequence[memoryview] | None = None
+) -> Walked | None:
+    """The record batch that has that offset, if the log has one. `views`: the bytes of that read,
+    if the caller has them."""
+    if not _is_in_log(partition, offset):
         return None
-    views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
+    if views is None:
+        views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
     batches = walk(views, offset, 1, partition.high_watermark)
     if not batches or batches[0][0] > offset or batches[0][2]:
         return None
@@ -90,10 +116,14 @@ async def batch_of(partition: Partition, offset: int) -> Walked | None:
 
 
 async def parked_batch(
-    partition: Partition, parking: Parking, offset: int, record_of: Callable[[int], Awaitable[bytes | None]]
+    partition: Partition,
+    parking: Parking,
+    offset: int,
+    record_of: Callable[[int], Awaitable[bytes | None]],
+    views: Sequence[memoryview] | None = None,
 ) -> Walked | None:
     """As batch_of(), or the kept record if it has left the log."""
-    batch = await batch_of(partition, offset)
+    batch = await batch_of(partition, offset, views)
     if batch is None and parking.may_be_kept(offset):
         batch = _walked(offset, await record_of(offset))
     return batch

@@ -50,6 +50,7 @@ from kbroker.storage.segment.segment import (
     Segment,
     create_segment,
     find_in_segments,
+    is_cached_in_segments,
     read_segments,
 )
 from kbroker.storage.segment.truncation import cut_copy, replace_data
@@ -197,6 +198,11 @@ class SegmentLogStore(LogStore):
             return self._read_from(
                 log, lambda segments: read_segments(segments, offset, max_bytes, end_offset)
             )
+
+    def is_cached(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> bool:
+        return self._read_from(
+            log, lambda segments: is_cached_in_segments(segments, offset, max_bytes, end_offset)
+        )
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))

@@ -59,6 +59,11 @@ FOLLOWS = "follows"
 _SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy"}
 _LENGTH = struct.Struct("<Q")
 _LOAD_AHEAD_BYTES = 4 << 20
+_LOAD_AHEAD_TIMES = 16
+"""A read loads so many times its own size: much for a reader that goes through a log, little for a
+single batch at a random place."""
+_CHECKED_BYTES = 64 << 10
+"""A range is only checked up to this size, since the check copies it."""
 _RESERVE_AT_LEAST_BYTES = 1 << 16
 _RESERVE_AT_MOST_BYTES = 8 << 20
 
@@ -167,7 +172,8 @@ class Segment:
         the caller chooses the thread that waits for the disk. Raises FileNotFoundError if the
         segment was removed."""
         if start < self.hot_from and not (self._loaded[0] <= start and end <= self._loaded[1]):
-            until = max(end, min(start + _LOAD_AHEAD_BYTES, self.hot_from))
+            ahead = min(_LOAD_AHEAD_TIMES * (end - start), _LOAD_AHEAD_BYTES)
+            until = max(end, min(start + ahead, self.hot_from))
             self.files.load(self.path / DATA, start, until)
             self._loaded = (start, until)
         self.used = True
@@ -176,6 +182,16 @@ class Segment:
             self._load_what_was_written(start)
             mapping = self._map(end)
         return mapping[start:end]
+
+    def is_cached(self, start: int, end: int) -> bool:
+        """Whether `view` will not wait for the disk. Raises FileNotFoundError if the segment was
+        removed."""
+        if start >= self.hot_from or (self._loaded[0] <= start and end <= self._loaded[1]):
+            return True
+        if end - start > _CHECKED_BYTES or not self.files.is_cached(self.path / DATA, start, end):
+            return False
+        self._loaded = (start, end)
+        return True
 
     def _load_what_was_written(self, start: int) -> None:
         """Load batches of this process that have left the page cache before they were read. On
@@ -451,6 +467,17 @@ def read_segments(
         if number == last or max_bytes <= 0 or end != index.size_bytes:
             break
     return views
+
+
+def is_cached_in_segments(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int) -> bool:
+    """LogReader.is_cached over the segments of a log: of a read that stays in one segment, whose
+    index is in memory."""
+    segment = segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
+    index = segment._index
+    if index is None:
+        return False
+    start, end = index.locate(offset, max_bytes, end_offset, first_in_any_case=True)
+    return start < end < index.size_bytes and segment.is_cached(start, end)
 
 
 def find_in_segments(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
