@@ -111,9 +111,10 @@ class LogReader(ABC):
         """
 
     def is_cached(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> bool:
-        """Whether `read` with the same arguments will not wait for the disk. The broker calls this
-        on its loop, before it reads in a thread what an earlier life has written. Override it if
-        the engine can tell quickly."""
+        """Whether `read` with the same arguments will not wait for the disk; false where that is
+        not certain. The broker calls this on its loop, and otherwise reads in a thread what an
+        earlier life has written. Override it if the engine can tell quickly. Raises KeyError alone.
+        """
         return not self.may_block
 
     @abstractmethod

@@ -79,15 +79,9 @@ class ReadablePartition:
         if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
             if offset in self._warm:
                 end_offset = min(end_offset, self._warm.stop)
-            elif not self._is_cached(offset, max_bytes, end_offset):
+            elif not self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
                 return None
         return self._read(offset, max_bytes, end_offset)
-
-    def _is_cached(self, offset: int, max_bytes: int, end_offset: int) -> bool:
-        try:
-            return self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
-        except StoreFailed:  # The read in the thread reports it.
-            return False
 
     def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """Runs in a thread; the log may be dropped in the meantime."""

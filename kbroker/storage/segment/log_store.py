@@ -200,9 +200,7 @@ class SegmentLogStore(LogStore):
             )
 
     def is_cached(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> bool:
-        return self._read_from(
-            log, lambda segments: is_cached_in_segments(segments, offset, max_bytes, end_offset)
-        )
+        return is_cached_in_segments(self._logs[log].segments, offset, max_bytes, end_offset)
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
@@ -350,12 +348,8 @@ class SegmentLogStore(LogStore):
         self._failures.check()
         state = self._logs[log]
         segments = state.segments
-        count = next(
-            (number for number, segment in enumerate(segments) if segment.end_offset > new_start),
-            len(segments),
-        )
-        last_is_empty = not len(segments[-1].index)
-        if count == len(segments) and last_is_empty:
+        count = next((i for i, each in enumerate(segments) if each.end_offset > new_start), len(segments))
+        if count == len(segments) and not len(segments[-1].index):  # The last one is empty.
             count -= 1
         if count == 0:
             return

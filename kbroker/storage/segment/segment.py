@@ -184,11 +184,13 @@ class Segment:
         return mapping[start:end]
 
     def is_cached(self, start: int, end: int) -> bool:
-        """Whether `view` will not wait for the disk. Raises FileNotFoundError if the segment was
-        removed."""
+        """Whether `view` will not wait for the disk; false where that is not certain."""
         if start >= self.hot_from or (self._loaded[0] <= start and end <= self._loaded[1]):
             return True
-        if end - start > _CHECKED_BYTES or not self.files.is_cached(self.path / DATA, start, end):
+        try:
+            if end - start > _CHECKED_BYTES or not self.files.is_cached(self.path / DATA, start, end):
+                return False
+        except OSError:  # It was removed, or the disk fails: `view` reports that.
             return False
         self._loaded = (start, end)
         return True
