@@ -170,18 +170,18 @@ class Files:
         """Bring the missing parts of a range into the page cache, in the calling thread and without
         the GIL.
 
-        Loads whole steps of 64 KiB, because only the first page of each step is checked. Loads
-        nothing beyond the range: the kernel's readahead would fetch as much as 8 MiB more, which in
-        an active segment are zeros."""
+        Loads whole steps of 64 KiB, and nothing beyond the range: the kernel's readahead would
+        fetch as much as 8 MiB more, which in an active segment are zeros."""
         step = _LOAD_STEP_BYTES
         fd = self.open(path, os.O_RDONLY)
         try:
             # Must come first: checking whether a page is resident reads it, with readahead.
             _advise(fd, 0, 0, "RANDOM")
+            size = self.size(fd)
             missing = [
                 position
-                for position in range(start - start % step, end, step)
-                if not _is_resident(fd, position, 1)
+                for position in range(start - start % step, min(end, size), step)
+                if not _is_resident(fd, position, min(step, size - position))
             ]
             if missing:
                 _advise(fd, missing[0], missing[-1] + step - missing[0], "WILLNEED")
@@ -192,8 +192,8 @@ class Files:
             self.close(fd)
 
     def is_cached(self, path: Path, start: int, end: int) -> bool:
-        """Whether the page cache has the whole range; false where the system does not tell. Starts
-        to read what is missing, and nothing else, but does not wait for it."""
+        """Whether the page cache has the whole range; false where the system does not tell. If not,
+        the kernel begins to read the missing pages, and nothing else."""
         fd = self.open(path, os.O_RDONLY)
         try:
             _advise(fd, 0, 0, "RANDOM")

@@ -111,10 +111,10 @@ class LogReader(ABC):
         """
 
     def is_cached(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> bool:
-        """Whether `read` with the same arguments will not wait for the disk; false where that is
-        not certain. The broker calls this on its loop, and otherwise reads in a thread what an
-        earlier life has written. Override it if the engine can tell quickly. Raises KeyError alone.
-        """
+        """Whether `read` with the same arguments, called at once, will not wait for the disk; false
+        where that is not certain. The broker calls this on its loop. If it is false, the broker
+        reads older segments, and batches of an earlier life, in a thread. Override it if the engine
+        can tell quickly. Raises no error but KeyError."""
         return not self.may_block
 
     @abstractmethod

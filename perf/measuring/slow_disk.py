@@ -53,14 +53,18 @@ class Pauses:
         self._cold = {path.stat().st_ino: set() for path in data_dir.rglob("*") if path.is_file()}
         self._is_ready = True
 
-    def is_cold(self, fd: int, position: int, *, is_read: bool = True) -> bool:
-        """True for the first read of each 64 KiB step of a file. `is_read`: this is a read."""
+    def is_cached(self, path: Path, start: int, end: int) -> bool:
+        """Whether each 64 KiB step of the range has been read."""
+        read = self._cold.get(path.stat().st_ino)
+        return read is None or read.issuperset(range(start // _STEP_BYTES, (end - 1) // _STEP_BYTES + 1))
+
+    def is_cold(self, fd: int, position: int) -> bool:
+        """True for the first read of each 64 KiB step of a file."""
         read = self._cold.get(os.fstat(fd).st_ino)
         step = position // _STEP_BYTES
         if read is None or step in read:
             return False
-        if is_read:
-            read.add(step)
+        read.add(step)
         return True
 
     def pause(self, operation: str) -> None:
@@ -102,14 +106,13 @@ def slow_down(pauses: Pauses) -> None:
     preadv = files.Files.preadv
 
     def is_resident(fd: int, position: int, size: int) -> bool:
-        if size > 1:  # A check, which reads nothing.
-            last = position + size - 1
-            steps = range(position // _STEP_BYTES, last // _STEP_BYTES + 1)
-            return not any(pauses.is_cold(fd, step * _STEP_BYTES, is_read=False) for step in steps)
         if not pauses.is_cold(fd, position):
             return True
         pauses.pause("load")
         return False
+
+    def is_cached(self: files.Files, path: Path, start: int, end: int) -> bool:
+        return pauses.is_cached(path, start, end)
 
     def slow_preadv(self: files.Files, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         if pauses.is_cold(fd, position):
@@ -117,6 +120,7 @@ def slow_down(pauses: Pauses) -> None:
         return preadv(self, fd, buffer, position)
 
     files._is_resident = is_resident
+    files.Files.is_cached = is_cached  # type: ignore[method-assign]
     files.Files.preadv = slow_preadv  # type: ignore[method-assign]
     load = plugins.load
 

@@ -109,6 +109,27 @@ def test_load_reads_nothing_behind_the_range(
     ]  # fmt: skip
 
 
+def test_a_step_is_loaded_though_its_first_page_is_there(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of a small range makes the kernel read that range alone."""
+    path, step = tmp_path / "file", 1 << 16
+    path.write_bytes(bytes(2 * step + 100))
+    loaded: list[int] = []
+    preadv = os.preadv
+
+    def noted_preadv(fd: int, buffers: Sequence[bytearray], position: int) -> int:
+        loaded.append(position)
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", noted_preadv)
+    monkeypatch.setattr(
+        "kbroker.storage.files._is_resident", lambda fd, position, size: position + size <= step + _PAGE
+    )
+    files.load(path, 0, 3 * step)
+    assert loaded == [step, 2 * step]
+
+
 def test_loads_one_behind_the_other_leave_nothing_out(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,13 +147,15 @@ def test_loads_one_behind_the_other_leave_nothing_out(
 
     monkeypatch.setattr(os, "preadv", noted_preadv)
     monkeypatch.setattr(
-        "kbroker.storage.files._is_resident", lambda fd, position, size: position // _PAGE in loaded
+        "kbroker.storage.files._is_resident",
+        lambda fd, position, size: {position // _PAGE, (position + size - 1) // _PAGE} <= loaded,
     )
     files.load(path, 100, 100_000)
     files.load(path, 100_000, 400_000)
     assert loaded >= set(range(400_000 // _PAGE + 1))
 
 
+@pytest.mark.usefixtures("page_cache_tells")
 def test_what_is_cached_is_known(files: Files, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(300_000))
@@ -140,6 +163,7 @@ def test_what_is_cached_is_known(files: Files, tmp_path: Path) -> None:
     assert not files.is_cached(path, 100, 300_001), "it has no such byte"
 
 
+@pytest.mark.usefixtures("page_cache_tells")
 def test_a_page_that_is_missing_is_not_cached(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

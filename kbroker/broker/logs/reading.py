@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -103,24 +103,26 @@ class ReadablePartition:
                 raise
             return ()
 
-    async def read_batches(self, offsets: Sequence[int], max_bytes: int) -> dict[int, Sequence[memoryview]]:
+    async def read_batches(
+        self, offsets: Sequence[int], max_bytes: int, is_last: Callable[[memoryview], bool]
+    ) -> dict[int, Sequence[memoryview]]:
         """By offset, the batch that has it: for offsets anywhere in the log whose reads may block.
         One thread reads them all.
 
-        The first offset is always in the result, and `read` says what it may raise. An offset is
-        not in the result if its batch is there under another one, and from where `max_bytes` are
-        exceeded or a batch cannot be read."""
+        - The first offset is always in the result; raises as `read` for it.
+        - An offset is not in the result if its batch is there under another one.
+        - The result ends where `max_bytes` are exceeded, after the first batch for which `is_last`
+          is true, and before a batch that cannot be read.
+        """
         end_offset = self.high_watermark
-        return await trio.to_thread.run_sync(self._read_batches, offsets, max_bytes, end_offset)
+        return await trio.to_thread.run_sync(self._read_batches, offsets, max_bytes, is_last, end_offset)
 
     def _read_batches(
-        self, offsets: Sequence[int], max_bytes: int, end_offset: int
+        self, offsets: Sequence[int], max_bytes: int, is_last: Callable[[memoryview], bool], end_offset: int
     ) -> dict[int, Sequence[memoryview]]:
         found: dict[int, Sequence[memoryview]] = {}
         covered: list[range] = []
         for offset in offsets:
-            if found and max_bytes <= 0:
-                break
             if any(offset in each for each in covered):
                 continue
             try:
@@ -131,6 +133,8 @@ class ReadablePartition:
                 raise
             found[offset] = views
             max_bytes -= sum(map(len, views))
+            if max_bytes <= 0 or not views or is_last(views[0]):
+                break
             covered += [
                 range(each.base_offset, each.last_offset + 1)
                 for _, _, each in iter_possible(views, end_offset)

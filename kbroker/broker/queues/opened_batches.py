@@ -31,7 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from kbroker.broker.queues.record_places import UNWALKABLE, Places
-from kbroker.formats.batches import crc_is_valid, read_header, records_payload
+from kbroker.formats.batches import CODEC_AT, CODEC_MASK, crc_is_valid, read_header, records_payload
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
 from kbroker.storage.spi import LogId
 
@@ -51,6 +51,11 @@ _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
 
 BatchKey: TypeAlias = tuple[LogId, int, int]
 """Log, base offset, CRC."""
+
+
+def is_slow_to_open(stored: memoryview) -> bool:
+    """Whether the batch is compressed, and too large for the loop."""
+    return bool(stored[CODEC_AT] & CODEC_MASK) and read_header(stored).size_bytes > _QUICK_BYTES
 
 
 class Refusal(Enum):

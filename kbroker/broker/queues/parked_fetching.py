@@ -8,13 +8,14 @@ record that has left the log is a batch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, is_slow_to_open
 from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
 from kbroker.share.parking import Parking
 from kbroker.share.share_partition import SharePartition
@@ -22,6 +23,7 @@ from kbroker.share.share_partition import SharePartition
 _BATCHES_AT_MOST = 64
 _READ_BYTES = 1
 """A read returns a whole batch, whatever its size."""
+_READ_WITH_NEXT_BYTES = 1 << 20
 
 
 class ParkedPlan(NamedTuple):
@@ -61,18 +63,28 @@ async def plan_parked(
             # Released since its batch was read: the next fetch delivers it. Including the batch
             # twice would deliver its other records twice.
             continue
-        if leader not in read:
-            read = await _read_with_next(partition, leaders[number : number + _BATCHES_AT_MOST], max_bytes)
-        batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
+        try:
+            if leader not in read and _is_in_log(partition, leader):
+                others = (each for each in leaders[number + 1 :] if each not in taken)
+                read |= await _read_with_next(partition, leader, others, max_bytes)
+            batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
+        except KafkaError:
+            if batches:
+                break  # The next fetch begins with it, and reports it.
+            raise
         if batch is None:
+            if partition.deleted:  # The deletion may still be refused.
+                break
             lost.append(leader)
             continue
         stored = batch[3][batch[4] : batch[5]]
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if not can_be_cut and batches:
             break
-        others = (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
-        here = [leader, *islice(others, room - len(offsets) - 1)]
+        followers = (
+            each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each)
+        )
+        here = [leader, *islice(followers, room - len(offsets) - 1)]
         taken.update(here)
         offsets += here
         batches.append(batch)
@@ -83,17 +95,16 @@ async def plan_parked(
 
 
 async def _read_with_next(
-    partition: Partition, offsets: Sequence[int], max_bytes: int
+    partition: Partition, offset: int, others: Iterable[int], max_bytes: int
 ) -> dict[int, Sequence[memoryview]]:
-    """The batch of the first offset. If its read may block, those of the next offsets are read with
-    it: handing each to a thread costs more processor time than the read."""
-    end_offset = partition.high_watermark
-    if not _is_in_log(partition, offsets[0]):
-        return {}
-    views = partition.read_if_warm(offsets[0], _READ_BYTES, end_offset)
+    """The batch of the offset. If its read may block, those of the others are read with it: handing
+    each to a thread costs more processor time than the read."""
+    views = partition.read_if_warm(offset, _READ_BYTES, partition.high_watermark)
     if views is not None:
-        return {offsets[0]: views}
-    return await partition.read_batches([each for each in offsets if _is_in_log(partition, each)], max_bytes)
+        return {offset: views}
+    following = islice((each for each in others if _is_in_log(partition, each)), _BATCHES_AT_MOST - 1)
+    max_bytes = min(max_bytes, _READ_WITH_NEXT_BYTES)
+    return await partition.read_batches([offset, *following], max_bytes, is_slow_to_open)
 
 
 def _is_in_log(partition: Partition, offset: int) -> bool:

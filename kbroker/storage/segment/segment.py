@@ -60,8 +60,8 @@ _SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy
 _LENGTH = struct.Struct("<Q")
 _LOAD_AHEAD_BYTES = 4 << 20
 _LOAD_AHEAD_TIMES = 16
-"""A read loads so many times its own size: much for a reader that goes through a log, little for a
-single batch at a random place."""
+"""A read loads so many times its own size, up to _LOAD_AHEAD_BYTES: little for a small batch at a
+random place."""
 _CHECKED_BYTES = 64 << 10
 """A range is only checked up to this size, since the check copies it."""
 _RESERVE_AT_LEAST_BYTES = 1 << 16
@@ -69,13 +69,14 @@ _RESERVE_AT_MOST_BYTES = 8 << 20
 
 
 class Segment:
-    """An open segment. The owner serialises all calls but `index`, `view` and `info`, which any
-    thread may call.
+    """An open segment. The owner serialises all calls but `index`, `view`, `is_cached` and `info`,
+    which any thread may call.
 
     `handles` has the owner's lock, and its limit of mappings and files; see OpenHandles.
     """
 
     __slots__ = (
+        "_cached",
         "_index",
         "_info",
         "_loaded",
@@ -128,6 +129,8 @@ class Segment:
         self._info: SegmentInfo | None = None
         self._mapping: memoryview | None = None
         self._loaded = (0, 0)
+        self._cached = (0, 0)
+        """The range that `is_cached` has just found in the page cache."""
 
     # For readers
 
@@ -171,7 +174,8 @@ class Segment:
         """Bytes of whole batches. Cold pages are read here and not when the view is used, so that
         the caller chooses the thread that waits for the disk. Raises FileNotFoundError if the
         segment was removed."""
-        if start < self.hot_from and not (self._loaded[0] <= start and end <= self._loaded[1]):
+        is_loaded = (self._loaded[0] <= start and end <= self._loaded[1]) or self._cached == (start, end)
+        if start < self.hot_from and not is_loaded:
             ahead = min(_LOAD_AHEAD_TIMES * (end - start), _LOAD_AHEAD_BYTES)
             until = max(end, min(start + ahead, self.hot_from))
             self.files.load(self.path / DATA, start, until)
@@ -184,15 +188,16 @@ class Segment:
         return mapping[start:end]
 
     def is_cached(self, start: int, end: int) -> bool:
-        """Whether `view` will not wait for the disk; false where that is not certain."""
-        if start >= self.hot_from or (self._loaded[0] <= start and end <= self._loaded[1]):
+        """Whether `view` of this range, called at once, will not wait for the disk; false where
+        that is not certain."""
+        if start >= self.hot_from and not self.sealed:
             return True
         try:
             if end - start > _CHECKED_BYTES or not self.files.is_cached(self.path / DATA, start, end):
                 return False
         except OSError:  # It was removed, or the disk fails: `view` reports that.
             return False
-        self._loaded = (start, end)
+        self._cached = (start, end)
         return True
 
     def _load_what_was_written(self, start: int) -> None:
@@ -473,7 +478,7 @@ def read_segments(
 
 def is_cached_in_segments(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int) -> bool:
     """LogReader.is_cached over the segments of a log: of a read that stays in one segment, whose
-    index is in memory."""
+    index has been read before."""
     segment = segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
     index = segment._index
     if index is None:

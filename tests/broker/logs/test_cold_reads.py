@@ -126,15 +126,56 @@ async def test_a_read_at_a_random_place_reads_its_batch_alone(tmp_path: Path, en
             assert spy.read_bytes == 2 * len(view), "once ahead, and once for the result"
 
 
+def never(_: memoryview) -> bool:
+    return False
+
+
+@pytest.mark.usefixtures("page_cache_tells")
 async def test_a_read_of_what_is_cached_stays_on_the_loop(tmp_path: Path) -> None:
-    """The segment engine can tell. A read of a thousand batches is not checked."""
+    """The segment engine can tell. It checks no more than 64 KiB."""
     with written_before("segment", tmp_path / "log") as spy:
         partition, spy.tells = opened(spy), True
-        for offset in random.Random(1).sample(range(BATCHES), 20):
+        for offset in random.Random(1).sample(range(BATCHES - 1), 20):
             assert partition.read_if_warm(offset, 1, offset + 1)
         assert spy.in_thread == [False] * 20
-        assert partition.read_if_warm(0, 1 << 20, BATCHES) is None
-        assert partition.read_if_warm(BATCHES - 10, 1 << 20, BATCHES) is None, "it ends with the segment"
+        assert partition.read_if_warm(0, 60_000, BATCHES)
+        assert partition.read_if_warm(0, 100_000, BATCHES) is None
+        assert partition.read_if_warm(BATCHES - 1, 1, BATCHES) is None, "the next segment may follow"
+
+
+@pytest.mark.usefixtures("page_cache_tells")
+@pytest.mark.parametrize("is_missing", [True, False])
+async def test_a_sealed_segment_of_this_life_is_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_missing: bool
+) -> None:
+    """It may have left the page cache, and a page that the mapping lacks would stop the loop."""
+    store = plugins.log_store_factory("segment").open(tmp_path / "log", {}, 1)
+    store.create(LOG, LogSettings(segment_bytes=50_000))
+    for offset in range(BATCHES):
+        store.write([stamped(offset)], now_ms=NOW_MS)
+    for _ in range(10):
+        store.sync()
+    spy = SpyStore(store)
+    spy.tells = True
+    checked: list[Path] = []
+    is_cached = Files.is_cached
+
+    def noted(self: Files, path: Path, start: int, end: int) -> bool:
+        checked.append(path)
+        return not is_missing and is_cached(self, path, start, end)
+
+    monkeypatch.setattr(Files, "is_cached", noted)
+    partition = opened(spy)
+    assert len(store.segments(LOG)) > 10
+    places = (3, 100, 205)
+    for offset in places:
+        views = partition.read_if_warm(offset, 1, offset + 1)
+        assert (views is None) == is_missing
+        if views is not None:
+            assert next(iter_headers(views[0]))[1].base_offset == offset
+    bases = [max(each.base_offset for each in store.segments(LOG) if each.base_offset <= at) for at in places]
+    assert [int(path.parent.name) for path in checked] == bases
+    spy.close()
 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
@@ -153,15 +194,16 @@ async def test_one_thread_reads_batches_at_random_places(
     with written_before(engine, tmp_path / "log") as spy:
         partition = opened(spy)
         places = random.Random(1).sample(range(BATCHES), 64)
-        found = await partition.read_batches([*places, places[0]], 1 << 20)
+        found = await partition.read_batches([*places, places[0]], 1 << 20, never)
         assert runs == 1
         assert len(spy.in_thread) == 64
         assert list(found) == places, "each batch once"
         for offset, (view,) in found.items():
             assert next(iter_headers(view))[1].base_offset == offset
         size = len(found[places[0]][0])
-        assert list(await partition.read_batches(places, 2 * size)) == places[:2]
-        assert list(await partition.read_batches(places, 1)) == places[:1], "the first in any case"
+        assert list(await partition.read_batches(places, 2 * size, never)) == places[:2]
+        assert list(await partition.read_batches(places, 1, never)) == places[:1], "the first in any case"
+        assert list(await partition.read_batches(places, 1 << 20, lambda _: True)) == places[:1]
 
 
 async def test_a_damaged_batch_is_the_matter_of_the_read_that_wants_it(tmp_path: Path) -> None:
@@ -172,12 +214,12 @@ async def test_a_damaged_batch_is_the_matter_of_the_read_that_wants_it(tmp_path:
         content[at : at + 61] = bytes(61)
         data.write_bytes(content)
         partition = opened(spy)
-        assert list(await partition.read_batches([10, 30, 20], 1 << 20)) == [10]
+        assert list(await partition.read_batches([10, 30, 20], 1 << 20, never)) == [10]
         with pytest.raises(KafkaError):
-            await partition.read_batches([30, 20], 1 << 20)
+            await partition.read_batches([30, 20], 1 << 20, never)
         partition.deleted = True
         spy.drop(LOG)
-        assert await partition.read_batches([10, 20], 1 << 20) == {10: (), 20: ()}
+        assert await partition.read_batches([10, 20], 1 << 20, never) == {10: ()}
 
 
 async def test_readers_in_order_read_ahead_beside_random_ones(tmp_path: Path) -> None:
