@@ -170,24 +170,21 @@ class Files:
         """Bring the missing parts of a range into the page cache, in the calling thread and without
         the GIL.
 
-        Loads whole steps of 64 KiB, and nothing beyond the range: the kernel's readahead would
-        fetch as much as 8 MiB more, which in an active segment are zeros."""
-        step = _LOAD_STEP_BYTES
+        Loads nothing beyond the range: the kernel's readahead would fetch as much as 8 MiB more,
+        which in an active segment are zeros."""
         fd = self.open(path, os.O_RDONLY)
         try:
             # Must come first: checking whether a page is resident reads it, with readahead.
             _advise(fd, 0, 0, "RANDOM")
-            size = self.size(fd)
-            missing = [
-                position
-                for position in range(start - start % step, min(end, size), step)
-                if not _is_resident(fd, position, min(step, size - position))
+            steps = [
+                (position, min(_LOAD_STEP_BYTES, end - position))
+                for position in range(start, end, _LOAD_STEP_BYTES)
             ]
+            missing = [step for step in steps if not _is_resident(fd, *step)]
             if missing:
-                _advise(fd, missing[0], missing[-1] + step - missing[0], "WILLNEED")
-                scratch = bytearray(step)
-                for position in missing:
-                    os.preadv(fd, [scratch], position)
+                _advise(fd, missing[0][0], end - missing[0][0], "WILLNEED")
+                for position, size in missing:
+                    os.preadv(fd, [bytearray(size)], position)
         finally:
             self.close(fd)
 

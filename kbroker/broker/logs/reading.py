@@ -53,7 +53,7 @@ class ReadablePartition:
         self._warm = range(0)
         """The offsets that the last cold read covered."""
         self._cold_ends: tuple[int, ...] = ()
-        """The offsets at which recent cold reads ended."""
+        """The offsets at which recent cold reads ended, or those that continued them."""
         self._next_report_s = -math.inf
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
@@ -79,7 +79,12 @@ class ReadablePartition:
         if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
             if offset in self._warm:
                 end_offset = min(end_offset, self._warm.stop)
-            elif not self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
+            elif self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
+                views = self._read(offset, max_bytes, end_offset)
+                if offset in self._cold_ends:
+                    self._note_end(_end_of(views, offset, end_offset))
+                return views
+            else:
                 return None
         return self._read(offset, max_bytes, end_offset)
 
@@ -88,12 +93,13 @@ class ReadablePartition:
         visible = self.high_watermark
         ahead_bytes = max(max_bytes, _READ_AHEAD_BYTES) if offset in self._cold_ends else max_bytes
         ahead = self._read_unless_deleted(offset, ahead_bytes, visible)
-        warm_until = offset
-        for _, _, header in iter_possible(ahead, visible):
-            warm_until = header.last_offset + 1
+        warm_until = _end_of(ahead, offset, visible)
         self._warm = range(offset, warm_until)
-        self._cold_ends = (*self._cold_ends[1 - _REMEMBERED_READS :], warm_until)
+        self._note_end(warm_until)
         return self._read_unless_deleted(offset, max_bytes, end_offset)
+
+    def _note_end(self, offset: int) -> None:
+        self._cold_ends = (*self._cold_ends[1 - _REMEMBERED_READS :], offset)
 
     def _read_unless_deleted(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
@@ -115,7 +121,11 @@ class ReadablePartition:
           is true, and before a batch that cannot be read.
         """
         end_offset = self.high_watermark
-        return await trio.to_thread.run_sync(self._read_batches, offsets, max_bytes, is_last, end_offset)
+        try:
+            return await trio.to_thread.run_sync(self._read_batches, offsets, max_bytes, is_last, end_offset)
+        finally:
+            # The engine may remember only the last place that it has loaded.
+            self._warm = range(0)
 
     def _read_batches(
         self, offsets: Sequence[int], max_bytes: int, is_last: Callable[[memoryview], bool], end_offset: int
@@ -186,3 +196,10 @@ class ReadablePartition:
         """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise KafkaError(ErrorCode.offset_out_of_range)
+
+
+def _end_of(views: Sequence[memoryview], offset: int, end_offset: int) -> int:
+    """The offset after the last batch; `offset` if there is none."""
+    for _, _, header in iter_possible(views, end_offset):
+        offset = header.last_offset + 1
+    return offset

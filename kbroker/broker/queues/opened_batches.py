@@ -31,7 +31,14 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from kbroker.broker.queues.record_places import UNWALKABLE, Places
-from kbroker.formats.batches import CODEC_AT, CODEC_MASK, crc_is_valid, read_header, records_payload
+from kbroker.formats.batches import (
+    CODEC_AT,
+    CODEC_MASK,
+    BatchHeader,
+    crc_is_valid,
+    read_header,
+    records_payload,
+)
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
 from kbroker.storage.spi import LogId
 
@@ -55,7 +62,11 @@ BatchKey: TypeAlias = tuple[LogId, int, int]
 
 def is_slow_to_open(stored: memoryview) -> bool:
     """Whether the batch is compressed, and too large for the loop."""
-    return bool(stored[CODEC_AT] & CODEC_MASK) and read_header(stored).size_bytes > _QUICK_BYTES
+    return bool(stored[CODEC_AT] & CODEC_MASK) and not _is_small(read_header(stored), _QUICK_RECORDS)
+
+
+def _is_small(header: BatchHeader, most_records: int) -> bool:
+    return header.size_bytes <= _QUICK_BYTES and 0 < header.record_count <= most_records
 
 
 class Refusal(Enum):
@@ -230,9 +241,7 @@ class BatchOpener:
         """Open a batch that was not found, at once. None: it is not small, or the fetch has already
         opened many."""
         header = read_header(stored)
-        if header.size_bytes > _QUICK_BYTES or not 0 < header.record_count <= min(
-            _QUICK_RECORDS, self._quick_records
-        ):
+        if not _is_small(header, min(_QUICK_RECORDS, self._quick_records)):
             return None
         key = self._log, header.base_offset, header.crc
         self._quick_records -= header.record_count + _AS_RECORDS

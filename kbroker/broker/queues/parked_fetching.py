@@ -66,11 +66,11 @@ async def plan_parked(
         try:
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
-                read |= await _read_with_next(partition, leader, others, max_bytes)
+                read = await _read_with_next(partition, leader, others, max_bytes)
             batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
         except KafkaError:
-            if batches:
-                break  # The next fetch begins with it, and reports it.
+            if batches or lost:
+                break  # The next plan begins with it, and reports it.
             raise
         if batch is None:
             if partition.deleted:  # The deletion may still be refused.

@@ -117,7 +117,8 @@ class Segment:
         self.reserved = index.size_bytes if index is not None else 0
         """Position up to which disk space is reserved."""
         self.hot_from = self.reserved
-        """Bytes from here on were written by this process, so they are probably in memory."""
+        """Bytes from here on were written by this process, so they are probably in memory. None in
+        a sealed segment."""
         self.first_write_ms: int | None = None
         self.fd: int | None = None
         self.recorded = Recorded()
@@ -174,7 +175,8 @@ class Segment:
         """Bytes of whole batches. Cold pages are read here and not when the view is used, so that
         the caller chooses the thread that waits for the disk. Raises FileNotFoundError if the
         segment was removed."""
-        is_loaded = (self._loaded[0] <= start and end <= self._loaded[1]) or self._cached == (start, end)
+        is_cached = self._cached == (start, end)
+        is_loaded = is_cached or (self._loaded[0] <= start and end <= self._loaded[1])
         if start < self.hot_from and not is_loaded:
             ahead = min(_LOAD_AHEAD_TIMES * (end - start), _LOAD_AHEAD_BYTES)
             until = max(end, min(start + ahead, self.hot_from))
@@ -183,15 +185,15 @@ class Segment:
         self.used = True
         mapping = self._mapping
         if mapping is None or end > len(mapping):
-            self._load_what_was_written(start)
+            if not is_cached:
+                self._load_what_was_written(start)
             mapping = self._map(end)
         return mapping[start:end]
 
     def is_cached(self, start: int, end: int) -> bool:
         """Whether `view` of this range, called at once, will not wait for the disk; false where
         that is not certain."""
-        if start >= self.hot_from and not self.sealed:
-            return True
+        self._cached = (0, 0)
         try:
             if end - start > _CHECKED_BYTES or not self.files.is_cached(self.path / DATA, start, end):
                 return False
@@ -324,6 +326,7 @@ class Segment:
         stored = load_index(self.path, files)
         with self.handles.lock:
             self.sealed = True
+            self.hot_from = self.capacity  # From now on it leaves the page cache like any other.
             self._index = stored
             self.handles.mapped(self)
 

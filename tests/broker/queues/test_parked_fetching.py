@@ -70,18 +70,22 @@ async def _kept(offset: int) -> bytes | None:
 
 @contextmanager
 def opened(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, *, codec: Codec = Codec.NONE, value: bytes = b"x" * 50
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    codec: Codec = Codec.NONE,
+    value: bytes = b"x" * 50,
+    of_each: int = OF_EACH,
 ) -> Iterator[World]:
     """LMDB, which cannot tell what is cached, with a log of an earlier life that begins at 50."""
     factory = plugins.log_store_factory("lmdb")
     store = factory.open(directory, {}, 1)
     store.create(LOG, LogSettings())
-    for number in range(BATCHES):
-        data = bytearray(build_batch([Record(i, NOW_MS, None, value) for i in range(OF_EACH)], codec=codec))
-        stamp(data, base_offset=number * OF_EACH, leader_epoch=0)
-        store.write(
-            [StampedBatch(LOG, number * OF_EACH, number * OF_EACH + OF_EACH - 1, NOW_MS, data)], now_ms=0
-        )
+    records = [Record(i, NOW_MS, None, value) for i in range(of_each)]
+    for first in range(0, BATCHES * of_each, of_each):
+        data = bytearray(build_batch(records, codec=codec))
+        stamp(data, base_offset=first, leader_epoch=0)
+        store.write([StampedBatch(LOG, first, first + of_each - 1, NOW_MS, data)], now_ms=0)
     store.sync()
     store.close()
     store = factory.open(directory, {}, 2)
@@ -131,6 +135,14 @@ async def test_nothing_is_read_after_a_batch_that_ends_the_plan(
         assert world.reads == 2
 
 
+async def test_a_batch_of_many_records_ends_the_plan_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "log", monkeypatch, codec=Codec.LZ4, value=b"x", of_each=600) as world:
+        assert len((await world.plan(*(place * 600 for place in range(1, 50)))).batches) == 1
+        assert world.reads == 2
+
+
 async def test_a_damaged_batch_does_not_hold_up_those_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +156,8 @@ async def test_a_damaged_batch_does_not_hold_up_those_before_it(
         assert (await world.plan(600, 650, 703, 800)).offsets == [600, 650]
         with pytest.raises(KafkaError):
             await world.plan(703, 600)
+        lost = BATCHES * OF_EACH + 5
+        assert (await world.plan(lost, 703, 600)).lost == [lost], "the next plan reports the damage"
 
 
 async def test_no_record_is_lost_while_its_topic_is_being_deleted(
