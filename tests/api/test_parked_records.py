@@ -144,7 +144,7 @@ class TestParkedRecords:
             member, partition = Member(client, "m1"), client.partition("orders")
             assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 4, 1)]
             assert acquired(await member.fetch(acks={key: [(0, 4, [RELEASE])]})) == []
-            engine, read = engine_of(client, key), partition.read
+            engine, read = engine_of(client, key), partition.read_batches
             taken: list[AcquiredRange] = []
 
             async def read_meanwhile(*args: Any, **options: Any) -> Any:
@@ -154,7 +154,8 @@ class TestParkedRecords:
                 return views
 
             await until(lambda: engine.parked_ready == 5)
-            monkeypatch.setattr(partition, "read", read_meanwhile)
+            monkeypatch.setattr(partition, "read_if_warm", lambda *_: None)
+            monkeypatch.setattr(partition, "read_batches", read_meanwhile)
             answer = await member.fetch(wait_ms=5000)
             assert taken == [(3, 3, 2)]
             assert (acquired(answer), sent(answer)) == ([(0, 2, 2), (4, 4, 2)], [0, 1, 2, 4])
