@@ -60,8 +60,7 @@ _SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy
 _LENGTH = struct.Struct("<Q")
 _LOAD_AHEAD_BYTES = 4 << 20
 _LOAD_AHEAD_TIMES = 16
-"""A read loads so many times its own size, up to _LOAD_AHEAD_BYTES: little for a small batch at a
-random place."""
+"""A read loads so many times its own size, up to _LOAD_AHEAD_BYTES."""
 _CHECKED_BYTES = 64 << 10
 """A range is only checked up to this size, since the check copies it."""
 _RESERVE_AT_LEAST_BYTES = 1 << 16
@@ -117,8 +116,7 @@ class Segment:
         self.reserved = index.size_bytes if index is not None else 0
         """Position up to which disk space is reserved."""
         self.hot_from = self.reserved
-        """Bytes from here on were written by this process, so they are probably in memory. None in
-        a sealed segment."""
+        """In an unsealed segment, this process wrote the bytes from here on: probably in memory."""
         self.first_write_ms: int | None = None
         self.fd: int | None = None
         self.recorded = Recorded()
