@@ -46,6 +46,8 @@ IN_ORDER = frozenset((Code.QUEUED, Code.READY))
 SETTLED = IN_ORDER | {Code.BEHIND}
 DEAD = frozenset((Code.ARCHIVING, Code.HANDED_OUT, Code.UNSAVED_ARCHIVING))
 NOWHERE = 1 << 63
+_ASKED_AT_ONCE = 1000
+"""No more scheduled records are read while so many keys wait to be searched for."""
 
 
 class Entry:
@@ -178,7 +180,7 @@ class ParkedMemory:
         return (
             lane is Lane.SCHEDULE
             and order is not None
-            and (order.is_full or len(order.asked) >= READ_AT_ONCE)
+            and (order.is_full or len(order.asked) >= _ASKED_AT_ONCE)
         )
 
     @property
