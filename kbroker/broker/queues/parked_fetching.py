@@ -24,6 +24,7 @@ _BATCHES_AT_MOST = 64
 _READ_BYTES = 1
 """A read returns a whole batch, whatever its size."""
 _READ_WITH_NEXT_BYTES = 1 << 20
+"""Batches of this size in all are read in one thread; an engine may copy them."""
 
 
 class ParkedPlan(NamedTuple):
