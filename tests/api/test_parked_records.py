@@ -162,6 +162,52 @@ class TestParkedRecords:
             assert engine.parking is not None
             assert engine.parking.held == 5
 
+    @pytest.mark.parametrize("is_cancelled", [False, True])
+    async def test_members_do_not_read_the_same_records(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+    ) -> None:
+        """The second one begins when the first has read its records, or has hung up."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client, 5)
+            # A group with a prefetch limit acquires exactly as many as its members ask for.
+            await set_up_group(client, {**SETTINGS, "kbroker.queue.prefetch": "100"})
+            members = [Member(client, "m1"), Member(client, "m2")]
+            for member in members:
+                await heartbeat(client, member.member_id, 0)
+            assert acquired(await members[0].fetch([key], wait_ms=5000)) == [(0, 4, 1)]
+            assert acquired(await members[1].fetch([key])) == []
+            assert acquired(await members[0].fetch(acks={key: [(0, 4, [RELEASE])]})) == []
+            partition, engine = client.partition("orders"), engine_of(client, key)
+            await until(lambda: engine.parked_ready == 5)
+            read, may_read, asked, found = partition.read_batches, trio.Event(), [], {}
+
+            async def read_later(offsets: Any, *rest: Any) -> Any:
+                asked.append(list(offsets))
+                await may_read.wait()
+                return await read(offsets, *rest)
+
+            async def fetch(member: Member, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+                with trio.CancelScope() as scope:
+                    task_status.started(scope)
+                    found[member.member_id] = acquired(await member.fetch(wait_ms=5000, max_records=3))
+
+            monkeypatch.setattr(partition, "read_if_warm", lambda *_: None)
+            monkeypatch.setattr(partition, "read_batches", read_later)
+            async with trio.open_nursery() as nursery:
+                first = await nursery.start(fetch, members[0])
+                await until(lambda: len(asked) == 1)
+                nursery.start_soon(fetch, members[1])
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(asked) == 1
+                if is_cancelled:
+                    first.cancel()
+                may_read.set()
+            if is_cancelled:
+                assert found == {"m2": [(0, 2, 2)]}
+            else:
+                assert found == {"m1": [(0, 2, 2)], "m2": [(3, 4, 2)]}
+            assert len(asked) == 2
+
     async def test_a_rejection_becomes_a_dead_letter(self, connect: Connect, every_engine: str) -> None:
         async with connect(every_engine, config=FAST) as client:
             key = await prepare(client, 2)

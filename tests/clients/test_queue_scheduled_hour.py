@@ -29,10 +29,13 @@ from tests.clients.timed_broker import RATE as RATE_VARIABLE
 from tests.clients.timed_broker import turns_of
 
 HOUR_S = 3600
-JOBS, SHORT_JOBS = 1_000_000, 10_000
-RATE, SHORT_RATE = 3, 300
-"""Seconds of the broker's clock in a real one: an hour takes 20 minutes, or 12 s."""
-FIRST_S, SHORT_FIRST_S = 300, 1800
+JOBS, SHORT_JOBS = 1_200_000, 10_000
+FIRST, SHORT_FIRST = 200_000, 12
+"""So many of the jobs are done before the others are sent. An empty queue that has done 20 MB of
+work has filled what its engine keeps for recent writes, so that this is no part of the result."""
+RATE, SHORT_RATE = 4, 300
+"""Seconds of the broker's clock in a real one: an hour takes 15 minutes, or 12 s."""
+FIRST_S, SHORT_FIRST_S = 600, 2700
 """When the first jobs are due, by the broker's clock."""
 EACH_NOW = 100
 """One job of so many is immediate."""
@@ -46,15 +49,17 @@ SETTLES_NS = 2_000_000_000
 PUNCTUAL, SHORT_PUNCTUAL = 0.999, 0.98
 """The part of the jobs that is at most LATE_S late. A machine that is busy with other things delays
 some: in the short form, 80 jobs fall due in each tenth of a second."""
-MEMORY_MB = 40.0
-"""Above an empty queue whose broker has served a few jobs. The goal is 32; the value is printed."""
+MEMORY_MB = 32.0
+"""Anonymous memory above that of the empty queue."""
 TIMED_BROKER = str(Path(__file__).with_name("timed_broker.py"))
 
 
 class Plan(NamedTuple):
-    """`dues_ms`: due times by job number, in the broker's time; 0: immediate."""
+    """`first`: how many jobs are done first. `dues_ms`: due times by job number, in the broker's
+    time; 0: immediate."""
 
     jobs: int
+    first: int
     rate: float
     began_ns: int
     dues_ms: array[int]
@@ -169,17 +174,16 @@ def anonymous_mb(world: World) -> float:
 
 
 def live(world: World, home: Path, plan: Plan) -> None:
-    """A few jobs, then all of them, a restart, and the hour with a kill -9 halfway."""
-    few = 3 * WORKERS
+    """The first jobs, then all of them, a restart, and the hour with a kill -9 halfway."""
     sent_ns = array("q", [0] * (plan.jobs))
     world.create_queue("jobs", "--prefetch", str(PREFETCH), "--delay", "1ms")
     run_workers(world, home, plan.rate)
-    send(world, range(few), plan.dues_ms, sent_ns)
-    world.until_empty("jobs")
+    send(world, range(plan.first), plan.dues_ms, sent_ns)
+    world.until_empty("jobs", 600)
     empty_mb = most_mb = anonymous_mb(world)
     turns_from_s = time.monotonic()
     began_s = turns_from_s - (time.time_ns() - plan.began_ns) / 1e9
-    filled_s = send(world, range(few, plan.jobs - 5), plan.dues_ms, sent_ns)
+    filled_s = send(world, range(plan.first, plan.jobs - 5), plan.dues_ms, sent_ns)
     behind = [urgent_ms(world, home, plan, number, sent_ns) for number in range(plan.jobs - 5, plan.jobs - 2)]
     most_mb = max(most_mb, anonymous_mb(world))
     breaks = [restart(world, kill=False)]
@@ -209,7 +213,7 @@ def live(world: World, home: Path, plan: Plan) -> None:
         f"{max((each.cpu_ms for each in turns), default=0):.1f}), broker CPU since the kill "
         f"{world.cpu_s():.0f} s"
     )
-    assert late.count > plan.jobs * 0.5
+    assert late.count > (plan.jobs - plan.first) * 0.25
     assert late.punctual >= (PUNCTUAL if plan.jobs == JOBS else SHORT_PUNCTUAL)
     assert statistics.median(behind) <= LATE_S * 1000
     assert most_mb - empty_mb <= MEMORY_MB
@@ -227,21 +231,21 @@ def restart(world: World, *, kill: bool) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("setup", "jobs", "rate"),
+    ("setup", "jobs", "first", "rate"),
     [
-        (SETUPS[0], SHORT_JOBS, SHORT_RATE),
-        *(pytest.param(setup, JOBS, RATE, marks=pytest.mark.full) for setup in SETUPS),
+        (SETUPS[0], SHORT_JOBS, SHORT_FIRST, SHORT_RATE),
+        *(pytest.param(setup, JOBS, FIRST, RATE, marks=pytest.mark.full) for setup in SETUPS),
     ],
 )
 def test_jobs_come_when_they_are_due(
-    setup: tuple[str, str, str], jobs: int, rate: float, tmp_path: Path
+    setup: tuple[str, str, str], jobs: int, first: int, rate: float, tmp_path: Path
 ) -> None:
     engine, persister, durability = setup
     began_ns, chooser = time.time_ns(), random.Random(11)
     first_s = SHORT_FIRST_S if jobs == SHORT_JOBS else FIRST_S
     first_ms = now_ns(rate, began_ns, began_ns) // 1_000_000 + first_s * 1000
     dues_ms = array("q", [first_ms + chooser.randrange(HOUR_S * 1000) for _ in range(jobs)])
-    for number in (*range(0, jobs, EACH_NOW), *range(3 * WORKERS), *range(jobs - 5, jobs)):
+    for number in (*range(0, jobs, EACH_NOW), *range(first), *range(jobs - 5, jobs)):
         dues_ms[number] = 0
     session_ms = str(100 * HOUR_S * 1000)
     bounds = {f"group.share.{bound}session.timeout.ms": session_ms for bound in ("max.", "")}
@@ -255,4 +259,4 @@ def test_jobs_come_when_they_are_due(
         },
     }
     with open_world(engine, persister=persister, durability=durability, **options) as world:
-        live(world, tmp_path, Plan(jobs, rate, began_ns, dues_ms))
+        live(world, tmp_path, Plan(jobs, first, rate, began_ns, dues_ms))

@@ -21,7 +21,7 @@ from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.expiry import must_wait
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
-from kbroker.broker.queues.parked_fetching import plan_parked
+from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.broker.queues.sliced_batches import Walked, front_of, walk, whole_batches
 from kbroker.formats.batches import Buffer
@@ -162,8 +162,12 @@ class Acquiring:
         engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
         while engine is not None and engine.parked_ready and self.budget > 0 and not must_wait(engine):
             self.has_read = True
-            record_of = partial(self._share_partitions.parked.record_of, loaded)
-            plan = await plan_parked(loaded.partition, engine, opener, self.budget, share_bytes, record_of)
+            if loaded.plan_ends is not None:
+                await loaded.plan_ends.wait()
+                if loaded.gone or not self.is_current():
+                    return False
+                continue
+            plan = await self._plan_parked(loaded, engine, opener, share_bytes)
             if loaded.gone or not self.is_current():
                 return False
             self._share_partitions.saving.save_later(loaded, engine.parked_lost(plan.lost))
@@ -186,6 +190,19 @@ class Acquiring:
             if not plan.lost and not plan.offsets:
                 return False
         return False
+
+    async def _plan_parked(
+        self, loaded: LoadedSharePartition, engine: SharePartition, opener: BatchOpener, share_bytes: int
+    ) -> ParkedPlan:
+        """One fetch at a time plans for a share-partition: others would read the same batches, as
+        all begin with the records that have been due for longest."""
+        record_of = partial(self._share_partitions.parked.record_of, loaded)
+        loaded.plan_ends = ends = trio.Event()
+        try:
+            return await plan_parked(loaded.partition, engine, opener, self.budget, share_bytes, record_of)
+        finally:
+            loaded.plan_ends = None
+            ends.set()
 
     def _answer(
         self,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import trio
+
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.sliced_batches import TakenRecords
@@ -28,7 +30,8 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition",
-        "records", "retiring", "scanner", "scheduled_ms", "settled", "to_save", "turns", "waiters",
+        "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled", "to_save", "turns",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -41,6 +44,8 @@ class LoadedSharePartition:
         self.retiring = False
         self.waiters = Waiters()
         self.turns = Turns(self)
+        self.plan_ends: trio.Event | None = None
+        """Set when the fetch that chooses parked records now has read them."""
         self.records = TakenRecords()
         self.scanner: Waiter | None = None
         """Wakes the task that inspects records before members get them (scanner.py)."""

@@ -112,7 +112,7 @@ class _Moments(StateReader):
         """The first `count` changes of a range in each layer; None as above."""
 
     def get(self, key: bytes) -> bytes | None:
-        with self.snapshot() as moment:
+        with self._moment(key) as moment:
             return moment.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

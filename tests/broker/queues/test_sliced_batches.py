@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -444,7 +445,7 @@ class TestFront:
         assert self.front(*batches, free=free, room=2000, opener=opener) == front
         assert self.front(*batches[front.ready :], free=free, room=2000, opener=opener) == Front(0)
         large = batch_of(
-            [Record(n, 1, None, crc32c(b"%d" % n).to_bytes(4, "big") * 5) for n in range(511)],
+            [Record(n, 1, None, Random(n).randbytes(70)) for n in range(511)],
             0,
             510,
             codec=Codec.LZ4,
