@@ -33,10 +33,11 @@ JOBS, SHORT_JOBS = 1_200_000, 10_000
 FIRST, SHORT_FIRST = 200_000, 12
 """So many of the jobs are done before the others are sent. An empty queue that has done 20 MB of
 work has filled what its engine keeps for recent writes, so that this is no part of the result."""
-RATE, SHORT_RATE = 4, 300
-"""Seconds of the broker's clock in a real one: an hour takes 15 minutes, or 12 s."""
-FIRST_S, SHORT_FIRST_S = 600, 2700
-"""When the first jobs are due, by the broker's clock."""
+RATE, SHORT_RATE = 5, 300
+"""Seconds of the broker's clock in a real one: an hour takes 12 minutes, or 12 s."""
+FIRST_S, SHORT_FIRST_S = 1250, 2700
+"""When the first jobs are due, by the broker's clock: after all are sent and parked. A job that is
+sent behind a million others is parked in its turn."""
 EACH_NOW = 100
 """One job of so many is immediate."""
 BATCH_JOBS = 100
