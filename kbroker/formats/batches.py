@@ -54,7 +54,7 @@ CODEC_MASK = 0x07
 CODEC_AT = CRC_START + 1
 """Position of the header byte whose lowest bits are the codec."""
 LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
+TRANSACTIONAL = 0x10
 CONTROL = 0x20
 """The attribute of control batches, which clients never see."""
 
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:

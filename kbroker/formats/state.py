@@ -18,6 +18,8 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
+    transaction/   transactional id                                  TransactionRecord: JSON
+    aborted/       topic id (16), partition (4), offset (8)          transactions.AbortedTransaction
 
 The JSON values are defined in state_values.py, and can be imported from here too. Later formats may
 add namespaces, meta names and group record types; readers skip those that they do not know
@@ -73,6 +75,7 @@ from kbroker.formats.state_values import (
     Topic,
     TopicState,
 )
+from kbroker.formats.transactions import AbortedKey, AbortedTransaction, TransactionKey
 
 __all__ = [
     "GENERATION",
@@ -437,8 +440,12 @@ StateKey: TypeAlias = (
     | DeadLetterKey
     | ControlHintKey
     | ParkedKey
+    | TransactionKey
+    | AbortedKey
 )
-StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey
+StateValue: TypeAlias = (
+    JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey | AbortedTransaction
+)
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse for each in get_args(StateKey)

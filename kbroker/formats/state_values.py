@@ -25,12 +25,12 @@ class JsonValue:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def encode(self) -> bytes:
-        return _dump({each.name: getattr(self, each.name) for each in fields(self)})
+        return dump_json({each.name: getattr(self, each.name) for each in fields(self)})
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
         """Raises ValueError for bytes that are not such a value."""
-        found = _load(value)
+        found = load_json(value)
         try:
             return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
         except TypeError as error:
@@ -122,11 +122,30 @@ class ProducerBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The state that a log keeps for an idempotent producer."""
+    """The state that a log keeps for an idempotent producer. The rest is for transactional ones:
+
+    - `coordinator_epoch`: of its last marker; -1: none
+    - `open_from`: the first offset of its open transaction; -1: none
+    - `marked_ms`: when its last marker was written, which may have dropped its batches; -1: never
+    """
 
     producer_id: int
     producer_epoch: int
     batches: tuple[ProducerBatch, ...]
+    coordinator_epoch: int = -1
+    open_from: int = -1
+    marked_ms: int = -1
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was last used."""
+        return max(self.marked_ms, self.batches[-1].timestamp_ms) if self.batches else self.marked_ms
+
+    @property
+    def stored(self) -> tuple[object, ...]:
+        """As in a snapshot: an idempotent producer has three members only."""
+        is_transactional = self[3:] != (-1, -1, -1)
+        return self if is_transactional else self[:3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +161,10 @@ class ProducerSnapshot(JsonValue):
 
     def encode(self) -> bytes:
         begins = range(0, len(self.producers), _PRODUCERS_A_PIECE)
-        pieces = [_dump(self.producers[begin : begin + _PRODUCERS_A_PIECE])[1:-1] for begin in begins]
+        pieces = [
+            dump_json([each.stored for each in self.producers[begin : begin + _PRODUCERS_A_PIECE]])[1:-1]
+            for begin in begins
+        ]
         return _PRODUCERS.encode() + b",".join(pieces) + b"]}"
 
     @classmethod
@@ -153,8 +175,9 @@ class ProducerSnapshot(JsonValue):
         producers, position = [], len(_PRODUCERS)
         try:
             while position != len(text) - 2 or not text.endswith("]}"):
-                (number, epoch, batches), position = _decode_next(text, position)
-                producers.append(Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)))
+                (number, epoch, batches, *more), position = _decode_next(text, position)
+                batches = tuple(ProducerBatch(*each) for each in batches)
+                producers.append(Producer(number, epoch, batches, *more))
                 position += text.startswith(",", position)
         except TypeError as error:
             raise ValueError(f"not a {cls.__name__}: {text[position : position + 80]!r}") from error
@@ -201,7 +224,7 @@ class ControlHint(JsonValue):
         )
 
 
-def _dump(value: object) -> bytes:
+def dump_json(value: object) -> bytes:
     return json.dumps(
         value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text
     ).encode()
@@ -213,7 +236,7 @@ def _as_text(value: object) -> str:
     raise TypeError(f"no JSON for {value!r}")
 
 
-def _load(value: bytes) -> dict[str, Any]:
+def load_json(value: bytes) -> dict[str, Any]:
     found = json.loads(value)
     if not isinstance(found, dict):
         raise ValueError(f"not a JSON object: {value!r}")
