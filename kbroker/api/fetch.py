@@ -3,8 +3,9 @@
 - Records: whole batches straight from the store, up to the high watermark. The first batch of an
   answer is sent even if it exceeds every limit.
 - Waiting: up to MaxWaitMs for MinBytes, unless a log has an error.
-- Isolation: both levels read the same, as there are no transactions. An unknown level is -1 for the
-  whole request, unless no partition of it exists.
+- Isolation: read_committed ends at the last stable offset, and names the aborted transactions
+  between the records (KIP-98). An unknown level is -1 for the whole request, unless no partition of
+  it exists.
 - Divergence (KIP-595): a client that sends the epoch of its last fetch gets the offset at which
   that epoch ended, if it is past it. Consumers do not send it.
 
@@ -56,7 +57,7 @@ def _refused(request: Request, code: ErrorCode) -> Raw:
     body = request.body
     topics = [] if request.version >= FETCH_TOPIC_IDS else body.topics
     rows = [
-        (topic.topic, [FetchRow(row.partition, code, none_aborted=True) for row in topic.partitions])
+        (topic.topic, [FetchRow(row.partition, code, aborted=()) for row in topic.partitions])
         for topic in topics
     ]
     session_id = body.session_id if request.version >= _SESSIONS_FROM else 0
@@ -117,7 +118,7 @@ class _Fetch:
         self._wanted = wanted
         body = request.body
         self._max_bytes: int = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
-        self._none_aborted: bool = body.isolation_level == _READ_COMMITTED
+        self._is_committed: bool = body.isolation_level == _READ_COMMITTED
         self._min_bytes: int = min(body.min_bytes, self._max_bytes)
         self.rows: FetchRows = []
         self.has_paused = False
@@ -148,7 +149,7 @@ class _Fetch:
             read_bytes = sum(map(len, row.records)) if row.records else 0
             if row.records and total_bytes and read_bytes > limit_bytes:
                 # Only the first batch of the whole answer may be larger than the limits.
-                row, read_bytes = row._replace(records=(), none_aborted=False), 0
+                row, read_bytes = row._replace(records=(), aborted=None), 0
             total_bytes += read_bytes
             # A limit below zero applies to the first row only.
             left_bytes = left_bytes - read_bytes if left_bytes > read_bytes else 0
@@ -187,11 +188,21 @@ class _Fetch:
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
             partition.epochs.check(asked.current_leader_epoch)
+        if partition.must_load_transactions:
+            self.has_paused = True
+            await partition.load_producers()
+        stable_offset = partition.last_stable_offset
         if asked.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, asked)) is not None:
             return FetchRow(
-                index, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging
+                index,
+                0,
+                partition.high_watermark,
+                stable_offset,
+                partition.log_start_offset,
+                diverging=diverging,
             )
-        offset, end_offset = asked.fetch_offset, partition.high_watermark
+        offset = asked.fetch_offset
+        end_offset = stable_offset if self._is_committed else partition.high_watermark
         partition.check_readable(offset)
         records: Sequence[memoryview] = ()
         if offset < end_offset:
@@ -208,9 +219,10 @@ class _Fetch:
                 index,
                 0,
                 partition.high_watermark,
+                stable_offset,
                 partition.log_start_offset,
                 records,
-                self._none_aborted,
+                partition.aborted_in(offset, records) if self._is_committed else None,
                 None,
             )
         )
@@ -250,5 +262,5 @@ class _Fetch:
         return FetchRow(
             index,
             ErrorCode.unknown_topic_or_partition if is_by_name else ErrorCode.unknown_topic_id,
-            none_aborted=True,
+            aborted=(),
         )

@@ -1,6 +1,6 @@
 """ListOffsets (2), v1-11: the offset at a time, or at a place that a negative timestamp names.
 
-    -1  latest: the high watermark
+    -1  latest: the high watermark, or with read_committed the last stable offset
     -2  earliest: the log start
     -3  the record with the greatest timestamp (from v7)
     -4  earliest local: the log start (from v8)
@@ -8,8 +8,9 @@
     -6  earliest pending upload (from v11): likewise
 
 Any other negative timestamp is UNSUPPORTED_VERSION. By time: the first visible record that is not
-older, or -1/-1. A partition that is listed twice gets one row with 42. Both isolation levels are
-alike without transactions; an unknown one is -1 in every row.
+older, or -1/-1. A partition that is listed twice gets one row with 42. With read_committed, a
+record at or above the last stable offset is not found (-1/-1). An unknown isolation level is -1 in
+every row.
 
 Not done: the timeout of v10, since nothing is fetched from elsewhere.
 """
@@ -34,8 +35,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -5,
     -6,
 )
-_READ_UNCOMMITTED = 0
-_ISOLATION_LEVELS = (_READ_UNCOMMITTED, 1)
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_ISOLATION_LEVELS = (_READ_UNCOMMITTED, _READ_COMMITTED)
 
 
 class _Found(NamedTuple):
@@ -44,7 +45,13 @@ class _Found(NamedTuple):
     leader_epoch: int = _NONE
 
 
+def _is_committed(request: Request) -> bool:
+    return getattr(request.body, "isolation_level", _READ_UNCOMMITTED) == _READ_COMMITTED
+
+
 async def _latest(request: Request, partition: Partition) -> _Found:
+    if _is_committed(request):
+        return _Found(partition.last_stable_offset, leader_epoch=partition.leader_epoch)
     return _Found(partition.high_watermark, leader_epoch=partition.leader_epoch)
 
 
@@ -129,11 +136,15 @@ async def _find(request: Request, name: str, asked: Any) -> _Found:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     partition = topic.partitions[asked.partition_index]
     partition.epochs.check(getattr(asked, "current_leader_epoch", -1))
-    return (
+    if _is_committed(request) and partition.must_load_transactions:
+        await partition.load_producers()
+    found = (
         _record(partition, await record_at_time(partition, asked.timestamp))
         if find is None
         else await find(request, partition)
     )
+    is_hidden = _is_committed(request) and found.timestamp_ms >= 0
+    return _Found() if is_hidden and found.offset >= partition.last_stable_offset else found
 
 
 def _record(partition: Partition, found: tuple[int, int] | None) -> _Found:

@@ -33,6 +33,7 @@ _FETCH_ROW = struct.Struct(">ihqqq")
 _FETCH_ROW_V4 = struct.Struct(">ihqq")
 _FETCH_ROW_V12 = struct.Struct(">ihqqq5s")
 """With the null or empty list of aborted transactions and no preferred replica."""
+_ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">3siqx")
 """A tag section with one field: tag 0 of 13 bytes."""
 _SHARE_ROW = struct.Struct(">ih")
@@ -60,23 +61,30 @@ class ProduceRow(NamedTuple):
 
 
 class FetchRow(NamedTuple):
-    """`records`: whole batches in offset order. `high_watermark` is the last stable offset too:
-    there are no transactions.
+    """`records`: whole batches in offset order.
 
-    `none_aborted`: an empty list of aborted transactions instead of null. `diverging`: the newest
-    leader epoch up to the one that the client has fetched last, and where it ended (from v12).
+    - `aborted`: producer id and first offset of each aborted transaction in them; None: the client
+      reads uncommitted records
+    - `diverging`: the newest leader epoch up to the one that the client has fetched last, and where
+      it ended (from v12)
     """
 
     partition: int
     error_code: int
     high_watermark: int = -1
+    last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sequence[Buffer] = ()
-    none_aborted: bool = False
+    aborted: Sequence[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
 
 
-fetch_row = maker(FetchRow, tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None])
+fetch_row = maker(
+    FetchRow,
+    tuple[
+        int, int, int, int, int, Sequence[Buffer], Sequence[tuple[int, int]] | None, tuple[int, int] | None
+    ],
+)
 """Called for every fetched partition, hence not the slower constructor."""
 
 
@@ -214,19 +222,29 @@ def fetch_response(
 
 
 def _fetch_row_head(version: int, row: FetchRow) -> bytes:
-    index, code, high_watermark, log_start_offset, records, none_aborted, _ = row
+    index, code, high_watermark, stable_offset, log_start_offset, records, aborted, _ = row
     size = sum(map(len, records)) if records else 0
     if version >= FETCH_FLEXIBLE:
-        aborted = b"\x01\xff\xff\xff\xff" if none_aborted else b"\x00\xff\xff\xff\xff"
+        if aborted:
+            return (
+                _FETCH_ROW.pack(index, code, high_watermark, stable_offset, log_start_offset)
+                + uvarint(len(aborted) + 1)
+                + b"".join([_ABORTED.pack(*each) + b"\0" for each in aborted])
+                + b"\xff\xff\xff\xff"
+                + uvarint(size + 1)
+            )
+        none = b"\x00\xff\xff\xff\xff" if aborted is None else b"\x01\xff\xff\xff\xff"
         return _FETCH_ROW_V12.pack(
-            index, code, high_watermark, high_watermark, log_start_offset, aborted
+            index, code, high_watermark, stable_offset, log_start_offset, none
         ) + uvarint(size + 1)
     if version < 5:
-        packed = _FETCH_ROW_V4.pack(index, code, high_watermark, high_watermark)
+        packed = _FETCH_ROW_V4.pack(index, code, high_watermark, stable_offset)
     else:
-        packed = _FETCH_ROW.pack(index, code, high_watermark, high_watermark, log_start_offset)
-    aborted = b"\x00\x00\x00\x00" if none_aborted else b"\xff\xff\xff\xff"
-    return packed + aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"") + _I32.pack(size)
+        packed = _FETCH_ROW.pack(index, code, high_watermark, stable_offset, log_start_offset)
+    packed += _I32.pack(-1 if aborted is None else len(aborted))
+    if aborted:
+        packed += b"".join([_ABORTED.pack(*each) for each in aborted])
+    return packed + (b"\xff\xff\xff\xff" if version >= 11 else b"") + _I32.pack(size)
 
 
 def share_fetch_response(

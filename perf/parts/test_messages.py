@@ -146,7 +146,7 @@ def produced(partitions: int) -> tuple[Callable[[], list[Buffer]], Mapping[str, 
 
 def fetched(partitions: int, size: int) -> tuple[Callable[[], list[Buffer]], Mapping[str, Any]]:
     data = memoryview(bytes(size))
-    rows = [FetchRow(index, 0, 1 << 40, 7, [data]) for index in range(partitions)]
+    rows = [FetchRow(index, 0, 1 << 40, 1 << 40, 7, [data]) for index in range(partitions)]
     offsets = {"high_watermark": 1 << 40, "last_stable_offset": 1 << 40, "log_start_offset": 7}
     by_kio = [
         {

@@ -135,7 +135,6 @@ async def test_what_was_cut_is_said_once(
         record.getMessage() for record in caplog.records if "which the log has lost" in record.getMessage()
     ]
     assert (
-        line
-        == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is "
+        line == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is "
         "removed (start offset was 0)"
     )

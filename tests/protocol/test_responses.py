@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -74,15 +75,20 @@ def test_produce(version: int) -> None:
     assert produce_response(version, topics) == encode_response(0, version, expected)
 
 
+def _aborted(found: Sequence[tuple[int, int]] | None) -> list[dict[str, int]] | None:
+    return None if found is None else [{"producer_id": pid, "first_offset": first} for pid, first in found]
+
+
 @pytest.mark.parametrize("version", versions(1))
 def test_fetch(version: int) -> None:
     rows = [
-        FetchRow(0, 0, 99, 5, [b"abc", memoryview(b"d" * 300)]),
+        FetchRow(0, 0, 99, 98, 5, [b"abc", memoryview(b"d" * 300)]),
         FetchRow(1, 1),
-        FetchRow(2, 0, 10, 0, ()),
-        FetchRow(3, 3, none_aborted=True),
-        FetchRow(4, 0, 99, 5, [b"abc"], none_aborted=True),
-        *([FetchRow(5, 0, 99, 5, diverging=(3, 1 << 40))] if version >= FETCH_FLEXIBLE else []),
+        FetchRow(2, 0, 10, 10, 0, ()),
+        FetchRow(3, 3, aborted=()),
+        FetchRow(4, 0, 99, 99, 5, [b"abc"], aborted=()),
+        FetchRow(6, 0, 99, 7, 5, [b"abc"], aborted=[(1 << 40, 6)] * 200),
+        *([FetchRow(5, 0, 99, 99, 5, diverging=(3, 1 << 40))] if version >= FETCH_FLEXIBLE else []),
     ]
     one, other = (TOPIC_ID.int, OTHER_ID.int) if version >= FETCH_TOPIC_IDS else ("orders", LONG)
     topics = [(one, rows), (other, rows[:1])]
@@ -98,9 +104,9 @@ def test_fetch(version: int) -> None:
                         "partition_index": row.partition,
                         "error_code": row.error_code,
                         "high_watermark": row.high_watermark,
-                        "last_stable_offset": row.high_watermark,
+                        "last_stable_offset": row.last_stable_offset,
                         "log_start_offset": row.log_start_offset,
-                        "aborted_transactions": () if row.none_aborted else None,
+                        "aborted_transactions": _aborted(row.aborted),
                         "records": b"".join(row.records),
                         **(
                             {}

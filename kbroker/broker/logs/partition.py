@@ -2,11 +2,13 @@
 the high watermark.
 
 There is no await between validating a batch and queueing it, so offsets follow the order in which
-requests are handled. Three offsets matter:
+requests are handled. Four offsets matter:
 
-    next_offset       the next batch gets it
-    high_watermark    all below is durable (written, with durability `os`), and readers see no more
-    log_start_offset  all below has been removed
+    next_offset         the next batch gets it
+    high_watermark      all below is durable (written, with durability `os`), and readers see no
+                        more
+    last_stable_offset  all below is in no open transaction, and read_committed readers see no more
+    log_start_offset    all below has been removed
 
 reading.py has the reading half, leader_epochs.py the epochs.
 """
@@ -14,7 +16,7 @@ reading.py has the reading half, leader_epochs.py the epochs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,7 +27,7 @@ from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone, Waiters
 from kbroker.broker.logs.leader_epochs import LeaderEpochs
 from kbroker.broker.logs.producer_state import ProducerStates
-from kbroker.broker.logs.reading import ReadablePartition
+from kbroker.broker.logs.reading import ReadablePartition, end_of
 from kbroker.broker.logs.validation import BatchRules, read_batch, validate
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import (
@@ -33,11 +35,13 @@ from kbroker.formats.batches import (
     LENGTH_END,
     LOG_APPEND_TIME,
     BatchHeader,
+    ProducerInfo,
     read_header,
     stamp,
     stamp_create_time,
     stamp_log_append_time,
 )
+from kbroker.formats.transactions import Marker, MarkerType, build_marker
 from kbroker.metrics import TopicMetrics
 from kbroker.storage.spi import LogId, LogStore, StampedBatch
 
@@ -131,6 +135,8 @@ class Partition(ReadablePartition):
         self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
         self.appended_bytes = 0
+        self.has_transactions = False
+        """Whether a transaction was ever written here, in this broker life or before it."""
         self.control_from: int | None = None
         """From this offset on the log holds nothing but control batches. None: not known."""
         self._commits = commits
@@ -162,6 +168,27 @@ class Partition(ReadablePartition):
                     self._read_producers, self, limiter=_producer_threads
                 )
             return self.producers
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the first open transaction begins. Not valid while `must_load_transactions`."""
+        if self.producers is None or (first := self.producers.transactions.first_offset) is None:
+            return self.high_watermark
+        return max(min(first, self.high_watermark), self.log_start_offset)
+
+    @property
+    def must_load_transactions(self) -> bool:
+        """Whether `load_producers` must be called before the last stable offset is known."""
+        return self.has_transactions and self.producers is None
+
+    def aborted_in(self, offset: int, views: Sequence[memoryview]) -> Sequence[tuple[int, int]]:
+        """Producer id and first offset of each aborted transaction in the batches that a read from
+        `offset` has returned."""
+        if not views or self.producers is None or not self.producers.transactions.aborted:
+            return ()
+        end_offset = end_of(views, offset, self.high_watermark)
+        found = self.producers.transactions.aborted_in(offset, end_offset)
+        return [(each.producer_id, each.first_offset) for each in found]
 
     @property
     def settled(self) -> bool:
@@ -232,19 +259,48 @@ class Partition(ReadablePartition):
         if header.has_producer and self.producers is not None:
             self.producers.note_refused(header, now_ms)
 
+    def append_marker(
+        self,
+        kind: MarkerType,
+        producer: ProducerInfo,
+        *,
+        coordinator_epoch: int,
+        version: int,
+        now_ms: int,
+        on_done: OnDone,
+    ) -> int:
+        """Stamp and queue the marker that ends a producer's transaction; `version` is the client's
+        transaction version (producer_state.py). Returns its offset; `on_done` as in `append`.
+        Raises KafkaError for a marker that comes too late, and ProducersNotLoaded."""
+        self._check_writable()
+        if self.producers is None:
+            raise ProducersNotLoaded
+        producer_id, epoch = producer.producer_id, producer.producer_epoch
+        self.producers.check_marker(producer_id, epoch, coordinator_epoch, version=version)
+        batch = build_marker(kind, producer_id, epoch, coordinator_epoch, now_ms)
+        marker = Marker(kind, coordinator_epoch)
+        appended = self._stamped(
+            bytearray(batch), read_header(batch), True, now_ms, on_done, None, marker=marker
+        )
+        self._commits.wake()
+        return appended.base_offset
+
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
         """Stamp and queue a batch of the broker's own control records, without timestamp or
         producer. Clients never see them, so no waiting fetch is woken and max.message.bytes does
         not apply. Returns the base offset; on_done and errors as in `append`."""
-        if self.deleted:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        if self._commits.failed:
-            raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
+        self._check_writable()
         header = read_header(batch)
         assert header.is_control, "the broker's own batches are control batches"
         appended = self._stamped(bytearray(batch), header, False, 0, on_done, None)
         self._commits.wake()
         return appended.base_offset
+
+    def _check_writable(self) -> None:
+        if self.deleted:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if self._commits.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
 
     def _stamped(
         self,
@@ -254,6 +310,8 @@ class Partition(ReadablePartition):
         now_ms: int,
         on_done: OnDone,
         on_written: Callable[[], None] | None,
+        *,
+        marker: Marker | None = None,
     ) -> Appended:
         base_offset = self.next_offset
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
@@ -275,7 +333,11 @@ class Partition(ReadablePartition):
         if on_written is not None:
             in_flight.on_written.append(on_written)
         if has_producer and self.producers is not None:
-            self.producers.append(header, base_offset, now_ms)
+            self.has_transactions = self.has_transactions or header.is_transactional
+            if marker is None:
+                self.producers.append(header, base_offset, now_ms)
+            else:
+                self.producers.append_marker(header, marker, base_offset, now_ms)
         self._in_flight.append(in_flight)
         self.next_offset = last_offset + 1
         self.bytes_since_snapshot += size_bytes
@@ -319,6 +381,8 @@ class Partition(ReadablePartition):
                 self.metrics.records_in += in_flight.end_offset - in_flight.base_offset
                 self.metrics.bytes_in += in_flight.size_bytes
                 self.waiters.wake_all()
+            elif in_flight.has_producer:
+                self.waiters.wake_all()  # A marker moves the last stable offset.
         elif in_flight.base_offset < self.next_offset:
             # All batches stamped on top of this one are refused in the same turn: the first refusal
             # rolls all of them back.

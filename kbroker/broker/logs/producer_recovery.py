@@ -1,5 +1,5 @@
-"""The producer state of a partition across restarts: a snapshot in the state store, and a replay of
-the log from there on.
+"""The producer state of a partition across restarts, with its transactions: a snapshot in the state
+store, and a replay of the log from there on.
 
 A snapshot is saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while batches are
 appended, before the log start moves past the newest one, and at a clean stop. So a replay reads
@@ -32,7 +32,14 @@ from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import crc_is_valid, read_header
 from kbroker.formats.state import ProducerSnapshot, ProducerSnapshotKey
-from kbroker.storage.spi import Change, StateReader
+from kbroker.formats.transactions import (
+    AbortedKey,
+    AbortedTransaction,
+    Marker,
+    aborted_prefix,
+    is_marker,
+)
+from kbroker.storage.spi import Change, LogId, StateReader
 
 if TYPE_CHECKING:
     from kbroker.broker.logs.partition import Partition
@@ -55,6 +62,7 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
     KAFKA_STORAGE_ERROR, and UNKNOWN_TOPIC_OR_PARTITION if the log is gone.
     """
     states, offset = _newest_readable(partition, store)
+    aborted = states.transactions.aborted
     now_ms = wall_clock_ms()
     try:
         while offset < partition.written_from:
@@ -64,7 +72,7 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
             except KafkaError:  # It has been logged.
                 replayed_to, is_whole = _next_readable(partition, offset), False
             if not is_whole:
-                states = ProducerStates()
+                states = ProducerStates((), aborted)
             offset = replayed_to
     except KeyError:
         raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
@@ -73,9 +81,12 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
 
 def _newest_readable(partition: Partition, store: StateReader) -> tuple[ProducerStates, int]:
     """The newest readable snapshot and its offset; without one, an empty state at the log start."""
+    aborted = [
+        each for _, each in _aborted(partition, store) if each.last_offset >= partition.log_start_offset
+    ]
     for offset, value in sorted(_usable(partition, store), reverse=True):
         try:
-            return ProducerStates(ProducerSnapshot.decode(value).producers), offset
+            return ProducerStates(ProducerSnapshot.decode(value).producers, aborted), offset
         except (ValueError, TypeError) as error:
             name, number = partition.topic_name, partition.log.partition
             logger.error(
@@ -85,7 +96,7 @@ def _newest_readable(partition: Partition, store: StateReader) -> tuple[Producer
                 offset,
                 error,
             )
-    return ProducerStates(), partition.log_start_offset
+    return ProducerStates((), aborted), partition.log_start_offset
 
 
 def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: int) -> tuple[int, bool]:
@@ -100,7 +111,9 @@ def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: i
     for view, position, header in iter_possible(views, end_offset):
         if not crc_is_valid(view, position, header):
             return header.last_offset + 1, False
-        if header.has_producer:
+        if is_marker(header):
+            states.replay_marker(header, Marker.from_batch(view, position), now_ms)
+        elif header.has_producer:
             written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms
             states.replay(header, header.base_offset, written_ms)
         offset = header.last_offset + 1
@@ -122,16 +135,18 @@ def _next_readable(partition: Partition, offset: int) -> int:
 
 
 async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
-    """The changes that save the producer state as of the high watermark and remove earlier
-    snapshots. Producers whose last batch is older than `oldest_ms` are left out. Empty if the state
-    is not loaded and would need a replay.
+    """The changes that save the producer state as of the high watermark, and the transactions that
+    were aborted below it, and that remove earlier snapshots. Producers whose last batch is older
+    than `oldest_ms` are left out. Empty if the state is not loaded and would need a replay.
 
     Many producers are encoded in a thread. The caller holds `moving_log_start`, so that no older
     state replaces a newer one.
     """
     states, offset = partition.producers, partition.high_watermark
+    aborted: list[Change] = []
     if states is not None:
         states.expire(oldest_ms)
+        aborted = _changes_of_aborted(partition, states)
         snapshot = ProducerSnapshot(states.confirmed())
         is_large = len(snapshot.producers) > _MOST_ENCODED_ON_LOOP
         value = await trio.to_thread.run_sync(snapshot.encode) if is_large else snapshot.encode()
@@ -142,7 +157,26 @@ async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: 
     key = ProducerSnapshotKey(partition.log.topic_id, partition.log.partition, offset).encode()
     changes: list[Change] = [(found, None) for found, _, _ in _stored(partition, store) if found != key]
     changes.append((key, value))
-    return changes
+    return [*changes, *aborted]
+
+
+def _changes_of_aborted(partition: Partition, states: ProducerStates) -> list[Change]:
+    """Store the new aborted transactions, and remove those that the log has lost."""
+    log, transactions = partition.log, states.transactions
+    gone = transactions.trim(partition.log_start_offset)
+    return [(_aborted_key(log, each), each.encode()) for each in transactions.unsaved] + [
+        (_aborted_key(log, each), None) for each in gone
+    ]
+
+
+def _aborted_key(log: LogId, aborted: AbortedTransaction) -> bytes:
+    return AbortedKey(log.topic_id, log.partition, aborted.last_offset).encode()
+
+
+def _aborted(partition: Partition, store: StateReader) -> Iterator[tuple[bytes, AbortedTransaction]]:
+    """Key and value of each stored aborted transaction, in the order of their markers."""
+    for key, value in store.scan(aborted_prefix(*partition.log)):
+        yield key, AbortedKey.parse(key[len(AbortedKey.namespace) :]).decode_value(value)
 
 
 def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bool:
@@ -163,10 +197,13 @@ def is_long_replay(partition: Partition, store: StateReader) -> bool:
 
 
 def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
-    """The changes that remove invalid snapshots. For a partition to which this broker life has
-    appended nothing."""
+    """The changes that remove invalid snapshots, and aborted transactions whose marker the log does
+    not have. For a partition to which this broker life has appended nothing."""
     usable = range(partition.log_start_offset, partition.high_watermark + 1)
-    return [(key, None) for key, offset, _ in _stored(partition, store) if offset not in usable]
+    stored = range(partition.log_start_offset, partition.high_watermark)
+    gone = [key for key, offset, _ in _stored(partition, store) if offset not in usable]
+    gone += [key for key, each in _aborted(partition, store) if each.last_offset not in stored]
+    return [(key, None) for key in gone]
 
 
 def _usable(partition: Partition, store: StateReader) -> Iterator[tuple[int, bytes]]:

@@ -72,9 +72,11 @@ class ProducerSnapshots:
     async def _save(self, partition: Partition, oldest_ms: int, may_replay: bool) -> bool:
         """Whether the partition's producers are known, and saved."""
         async with partition.moving_log_start:
+            offset = partition.high_watermark
             changes = await snapshot_changes(partition, self._state_store, oldest_ms)
             if not changes and may_replay and not is_long_replay(partition, self._state_store):
                 await partition.load_producers()
+                offset = partition.high_watermark
                 changes = await snapshot_changes(partition, self._state_store, oldest_ms)
             if not changes:
                 return False
@@ -84,4 +86,6 @@ class ProducerSnapshots:
             if partition.deleted:
                 return False
             await self._state_commits.commit(changes)
+            if partition.producers is not None:
+                partition.producers.transactions.saved_below(offset)
             return True

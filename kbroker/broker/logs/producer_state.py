@@ -1,5 +1,5 @@
 """The idempotent producers of a partition (KIP-98, KIP-360): the last five batches of each producer
-id.
+id, and its open transaction.
 
 Entries are immutable and replaced, so an append that is refused later (disk full) is undone by
 restoring the old entry. `check` decides, `append` records; `confirm` and `undo` follow the commit,
@@ -16,40 +16,53 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kbroker.broker.logs.open_transactions import OpenTransactions
 from kbroker.broker.logs.validation import BadBatch
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
 from kbroker.formats.state import Producer, ProducerBatch
+from kbroker.formats.transactions import AbortedTransaction, Marker, MarkerType
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
 _NO_EPOCH = -1
+_LAST_EPOCH = (1 << 15) - 1
+"""It only fences, and cannot be incremented for a marker."""
 
 
 class _Unsettled(NamedTuple):
-    """An append that is neither confirmed nor undone. `before`: the producer's entry without it."""
+    """An append that is neither confirmed nor undone. `before`: the producer's entry without it.
+    `marker`: it is a marker, at `offset`, of the transaction that begins at `open_from`."""
 
     producer_id: int
     before: Producer | None
     producer_epoch: int
     first_sequence: int
     timestamp_ms: int
+    marker: MarkerType | None = None
+    offset: int = -1
+    open_from: int = -1
 
 
 class ProducerStatesStatistics(NamedTuple):
-    """`unsettled`: appends that are neither confirmed nor undone."""
+    """`unsettled`: appends that are neither confirmed nor undone. `open`: transactions."""
 
     producers: int
     unsettled: int
+    open: int
 
 
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_entries", "_refused", "_unsettled")
+    __slots__ = ("_entries", "_refused", "_unsettled", "transactions")
 
-    def __init__(self, producers: Iterable[Producer] = ()) -> None:
+    def __init__(
+        self, producers: Iterable[Producer] = (), aborted: Iterable[AbortedTransaction] = ()
+    ) -> None:
         self._entries = {producer.producer_id: producer for producer in producers}
+        self.transactions = OpenTransactions(aborted)
+        self._reset_open()
         self._unsettled: deque[_Unsettled] = deque()
         self._refused: dict[int, _Unsettled] = {}
         """First batches that a full disk refused, of producers that are still unknown."""
@@ -58,7 +71,12 @@ class ProducerStates:
         return len(self._entries)
 
     def statistics(self) -> ProducerStatesStatistics:
-        return ProducerStatesStatistics(len(self._entries), len(self._unsettled))
+        return ProducerStatesStatistics(len(self._entries), len(self._unsettled), len(self.transactions))
+
+    def has_open(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction here whose marker is not appended."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.open_from >= 0
 
     def confirmed(self) -> tuple[Producer, ...]:
         """The state without unsettled appends, as of the high watermark."""
@@ -69,7 +87,7 @@ class ProducerStates:
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
         """None: append the batch. A ProducerBatch: the batch repeats that one. Raises BadBatch 45
-        (sequence) or 47 (epoch)."""
+        (sequence), 47 (epoch) or 48 (a plain batch in a transaction)."""
         entry = self._entries.get(header.producer_id)
         known_epoch = _NO_EPOCH if entry is None else entry.producer_epoch
         if header.producer_epoch < known_epoch:
@@ -86,17 +104,66 @@ class ProducerStates:
                     ErrorCode.out_of_order_sequence_number,
                     f"a new producer epoch begins at sequence 0, not {first}",
                 )
+            _check_plain(entry, header)
             return None
         for batch in entry.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
+        expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES if entry.batches else 0
         # As in Kafka, a producer without an epoch may continue at any sequence.
         if first != expected and known_epoch != _NO_EPOCH:
             raise BadBatch(
                 ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected"
             )
+        _check_plain(entry, header)
         return None
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, version: int) -> None:
+        """Whether a marker may be appended. With transaction version 2 the epoch has been
+        incremented for it, unless the marker is a repeat. Raises KafkaError 47 or 52."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        is_repeat = epoch == entry.producer_epoch and (entry.open_from < 0 or epoch == _LAST_EPOCH)
+        is_old = epoch <= entry.producer_epoch if version >= 2 else epoch < entry.producer_epoch
+        if is_old and not is_repeat:
+            raise KafkaError(ErrorCode.invalid_producer_epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(ErrorCode.transaction_coordinator_fenced)
+
+    def append_marker(self, header: BatchHeader, marker: Marker, offset: int, timestamp_ms: int) -> None:
+        """Record a marker; it is confirmed or undone later."""
+        producer_id = header.producer_id
+        before = self._entries.get(producer_id)
+        unsettled = _Unsettled(
+            producer_id,
+            before,
+            header.producer_epoch,
+            -1,
+            timestamp_ms,
+            marker.kind,
+            offset,
+            -1 if before is None else before.open_from,
+        )
+        self._unsettled.append(unsettled)
+        self._mark(header, marker, timestamp_ms)
+
+    def replay_marker(self, header: BatchHeader, marker: Marker, timestamp_ms: int) -> None:
+        """Record a marker that is in the log already."""
+        before = self._entries.get(header.producer_id)
+        self._mark(header, marker, timestamp_ms)
+        if before is not None:
+            is_abort = marker.kind is MarkerType.ABORT
+            self.transactions.end(before.open_from, header.base_offset, is_abort=is_abort)
+
+    def _mark(self, header: BatchHeader, marker: Marker, timestamp_ms: int) -> None:
+        """A new epoch has no batches: the next one begins at sequence 0."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        before = self._entries.get(producer_id)
+        batches = before.batches if before is not None and before.producer_epoch == epoch else ()
+        self._entries[producer_id] = Producer(
+            producer_id, epoch, batches, marker.coordinator_epoch, marked_ms=timestamp_ms
+        )
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
         """Record an append that `check` accepted; it is confirmed or undone later.
@@ -118,21 +185,34 @@ class ProducerStates:
             header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms
         )
         earlier = entry.batches if entry is not None and entry.producer_epoch == header.producer_epoch else ()
-        self._entries[header.producer_id] = Producer(
-            header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:]
+        more = (-1, -1, -1) if entry is None else entry[3:]
+        found = Producer(
+            header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:], *more
         )
+        if header.is_transactional and found.open_from < 0:
+            found = found._replace(open_from=base_offset)
+            self.transactions.begin(header.producer_id, base_offset)
+        self._entries[header.producer_id] = found
 
     def confirm(self) -> None:
         """Settle the oldest append: its batch is stored."""
-        self._unsettled.popleft()
+        settled = self._unsettled.popleft()
+        if settled.marker is not None:
+            is_abort = settled.marker is MarkerType.ABORT
+            self.transactions.end(settled.open_from, settled.offset, is_abort=is_abort)
 
     def undo(self) -> None:
         """Undo every unsettled append."""
         while self._unsettled:
             append = self._unsettled.pop()
             _restore(self._entries, append)
-            if append.before is None:
+            if append.before is None and append.marker is None:
                 self._refused[append.producer_id] = append
+        self._reset_open()
+
+    def _reset_open(self) -> None:
+        found = self._entries.values()
+        self.transactions.reset((each.open_from, each.producer_id) for each in found if each.open_from >= 0)
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
         """As `undo`, for a batch that was refused before it was appended."""
@@ -144,13 +224,14 @@ class ProducerStates:
     def expire(self, oldest_ms: int) -> int:
         """Forget producers whose last batch is older (producer.id.expiration.ms). Returns how many.
 
-        A producer with an unsettled append stays: undoing the append would bring its entry back.
+        A producer with an open transaction stays. So does one with an unsettled append: undoing the
+        append would bring its entry back.
         """
         busy = {append.producer_id for append in self._unsettled}
         gone = [
             key
             for key, entry in self._entries.items()
-            if entry.batches[-1].timestamp_ms < oldest_ms and key not in busy
+            if entry.timestamp_ms < oldest_ms and entry.open_from < 0 and key not in busy
         ]
         for producer_id in gone:
             del self._entries[producer_id]
@@ -175,6 +256,11 @@ def _restore(entries: dict[int, Producer], append: _Unsettled) -> None:
         del entries[append.producer_id]
     else:
         entries[append.producer_id] = append.before
+
+
+def _check_plain(entry: Producer, header: BatchHeader) -> None:
+    if entry.open_from >= 0 and not header.is_transactional:
+        raise BadBatch(ErrorCode.invalid_txn_state, "the producer has an open transaction here")
 
 
 def _last_sequence(header: BatchHeader) -> int:

@@ -82,7 +82,7 @@ class ReadablePartition:
             elif self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
                 views = self._read(offset, max_bytes, end_offset)
                 if offset in self._cold_ends:
-                    self._note_end(_end_of(views, offset, end_offset))
+                    self._note_end(end_of(views, offset, end_offset))
                 return views
             else:
                 return None
@@ -93,7 +93,7 @@ class ReadablePartition:
         visible = self.high_watermark
         ahead_bytes = max(max_bytes, _READ_AHEAD_BYTES) if offset in self._cold_ends else max_bytes
         ahead = self._read_unless_deleted(offset, ahead_bytes, visible)
-        warm_until = _end_of(ahead, offset, visible)
+        warm_until = end_of(ahead, offset, visible)
         self._warm = range(offset, warm_until)
         self._note_end(warm_until)
         return self._read_unless_deleted(offset, max_bytes, end_offset)
@@ -198,7 +198,7 @@ class ReadablePartition:
             raise KafkaError(ErrorCode.offset_out_of_range)
 
 
-def _end_of(views: Sequence[memoryview], offset: int, end_offset: int) -> int:
+def end_of(views: Sequence[memoryview], offset: int, end_offset: int) -> int:
     """The offset after the last batch; `offset` if there is none."""
     for _, _, header in iter_possible(views, end_offset):
         offset = header.last_offset + 1

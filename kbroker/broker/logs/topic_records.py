@@ -17,6 +17,7 @@ from kbroker.formats.state import (
     dead_letter_topic_prefix,
     share_topic_prefix,
 )
+from kbroker.formats.transactions import aborted_prefix
 from kbroker.storage.spi import Change, LogId, StateReader
 
 
@@ -51,6 +52,7 @@ def removal_of(store: StateReader, topic_id: UUID, partitions: int) -> list[Chan
         for key in (
             LeaderEpochKey(topic_id, index, 0).encode()[:-4],
             ProducerSnapshotKey(topic_id, index, 0).encode()[:-8],
+            aborted_prefix(topic_id, index),
         ):
             changes += [(found, None) for found, _ in store.scan(key)]
     for prefix in (

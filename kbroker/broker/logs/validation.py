@@ -82,11 +82,12 @@ class BadBatch(KafkaError):
         return f"{self.code.name}: {self.reason}"
 
 
-def read_batch(records: bytes | memoryview | None) -> BatchHeader:
+def read_batch(records: bytes | memoryview | None, *, transactional: bool = False) -> BatchHeader:
     """The header of the single batch of a Produce partition row; `records` may have bytes after it
     that are no batch.
 
-    Raises BadBatch unless it is exactly one batch of format 2, and for a transactional one.
+    Raises BadBatch unless it is exactly one batch of format 2, and for a transactional one unless
+    `transactional`.
     """
     if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] != MAGIC:
         header = _read_whole(records or b"", 0)
@@ -99,11 +100,12 @@ def read_batch(records: bytes | memoryview | None) -> BatchHeader:
         raise BadBatch(ErrorCode.corrupt_message, "a batch is shorter than its header", by_log=False)
     header = read_header(records)
     end = header.batch_length + LENGTH_END
-    if end == len(records) and not header.is_transactional:
+    is_refused = header.is_transactional and not transactional
+    if end == len(records) and not is_refused:
         return header
     if _read_whole(records, 0) is None:
         raise BadBatch(ErrorCode.invalid_record, "the batch is cut off", by_log=False)
-    if header.is_transactional:
+    if is_refused:
         raise BadBatch(
             ErrorCode.transactional_id_authorization_failed, "transactions are not supported", by_log=False
         )
@@ -141,10 +143,12 @@ def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | Non
     )
 
 
-def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+def validate(
+    records: bytes | memoryview | None, rules: BatchRules, now_ms: int, *, transactional: bool = False
+) -> BatchHeader:
     """The header of the single batch of a Produce partition row. Raises BadBatch with Kafka's code
-    for the first error."""
-    header = read_batch(records)
+    for the first error. `transactional`: such a batch is accepted."""
+    header = read_batch(records, transactional=transactional)
     assert records is not None
     if header.base_offset != 0:
         raise BadBatch(ErrorCode.invalid_record, "the base offset of a produced batch is 0")
