@@ -40,12 +40,13 @@ from kbroker.formats.batches import (
     read_header,
     records_payload,
 )
-from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
 from kbroker.storage.spi import LogId
 
 _OPENED_AT_ONCE = 2
 _REFUSED_KEPT = 4096
 _QUICK_BYTES = 32 << 10
+_QUICK_SNAPPY_BYTES = 4 << 10
 _QUICK_PLAIN_BYTES = 64 << 10
 _QUICK_RECORDS = 512
 _QUICK_RECORDS_IN_A_TURN = 8192
@@ -54,21 +55,19 @@ _OBJECTS_BYTES = 480
 """Memory for the objects of a cached batch, beside its payload."""
 _AS_RECORDS = 64
 _BYTES_AS_A_RECORD = 128
+_PLAIN_BYTES_AS_A_RECORD = 256
 """Limits for batches that the loop opens itself: at most 0.5 ms for a batch, and 6 ms for a fetch
-until it waits. The fixed cost of a batch is that of `_AS_RECORDS` records."""
+until it waits. The fixed cost of a batch is that of `_AS_RECORDS` records. The limit for snappy is
+lower: its payload may consist of thousands of blocks, each of which costs two calls."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
 
 BatchKey: TypeAlias = tuple[LogId, int, int]
 """Log, base offset, CRC."""
 
 
-def is_slow_to_open(stored: memoryview) -> bool:
-    """Whether the batch is compressed, and too large for the loop."""
-    return bool(stored[CODEC_AT] & CODEC_MASK) and not _is_small(read_header(stored), _QUICK_RECORDS)
-
-
 def _is_small(header: BatchHeader, most_records: int) -> bool:
-    return header.size_bytes <= _QUICK_BYTES and 0 < header.record_count <= most_records
+    most_bytes = _QUICK_SNAPPY_BYTES if header.codec_id == Codec.SNAPPY else _QUICK_BYTES
+    return header.size_bytes <= most_bytes and 0 < header.record_count <= most_records
 
 
 def _cost(header: BatchHeader) -> int:
@@ -129,6 +128,8 @@ class OpenedBatches:
         self._small: dict[BatchKey, OpenedBatch] = {}
         self._refused: dict[BatchKey, Refusal] = {}
         self._opening: dict[BatchKey, _Opening] = {}
+        self._dense: set[LogId] = set()
+        """Logs with small batches that are too large for the loop when they are decompressed."""
         self._size_bytes = self._small_bytes = self._hits = self._misses = 0
         self._refusals = dict.fromkeys(Refusal, 0)
 
@@ -149,6 +150,7 @@ class OpenedBatches:
         """None: that takes longer than the loop may be blocked."""
         result = open_batch(stored, max_bytes=_QUICK_PLAIN_BYTES)
         if result is Refusal.TOO_LARGE:
+            self._dense.add(key[0])
             return None
         self._misses += 1
         self._note(key, result, self._keep_small)
@@ -208,6 +210,10 @@ class OpenedBatches:
         self._refused[key] = reason
         self.count_refused(reason)
 
+    def is_dense(self, log: LogId) -> bool:
+        """Whether a small batch of that log was too large for the loop. Others may be as well."""
+        return log in self._dense
+
     def count_refused(self, reason: Refusal) -> None:
         """Count a batch that cannot be cut. Called directly for uncompressed ones, which are not in
         this cache; their share-partition remembers them."""
@@ -253,9 +259,26 @@ class BatchOpener:
         key = self._log, header.base_offset, header.crc
         self._quick_records -= _cost(header)
         result = self._cache.open_quickly(key, stored)
+        plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else _QUICK_PLAIN_BYTES
+        self._quick_records -= plain_bytes // _PLAIN_BYTES_AS_A_RECORD
         if result is not None:
             self._found[key] = result
         return result
+
+    def reading_ends(self) -> Callable[[memoryview], bool]:
+        """Whether batches after this one need not be read, because this one or those before it use
+        up what the loop may open in a turn. For stored batches in the order of their reads."""
+        left = self._quick_records
+
+        def ends(stored: memoryview) -> bool:
+            nonlocal left
+            if not stored[CODEC_AT] & CODEC_MASK:
+                return False
+            header = read_header(stored)
+            left -= _cost(header)
+            return left <= 0 or self._cache.is_dense(self._log) or not _is_small(header, _QUICK_RECORDS)
+
+        return ends
 
     async def open(self, stored: memoryview) -> None:
         """Wait until it is opened or refused."""

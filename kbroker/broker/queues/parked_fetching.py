@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, is_slow_to_open
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
 from kbroker.broker.queues.sliced_batches import Walked, walk
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
@@ -67,7 +67,7 @@ async def plan_parked(
         try:
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
-                read = await _read_with_next(partition, leader, others, max_bytes)
+                read = await _read_with_next(partition, leader, others, max_bytes, opener)
             batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
         except KafkaError:
             if batches or lost:
@@ -96,16 +96,17 @@ async def plan_parked(
 
 
 async def _read_with_next(
-    partition: Partition, offset: int, others: Iterable[int], max_bytes: int
+    partition: Partition, offset: int, others: Iterable[int], max_bytes: int, opener: BatchOpener
 ) -> dict[int, Sequence[memoryview]]:
     """The batch of the offset. If its read may block, those of the others are read with it: handing
-    each to a thread costs more processor time than the read."""
+    each to a thread costs more processor time than the read. Not more of them than the loop may
+    open."""
     views = partition.read_if_warm(offset, _READ_BYTES, partition.high_watermark)
     if views is not None:
         return {offset: views}
     following = islice((each for each in others if _is_in_log(partition, each)), _BATCHES_AT_MOST - 1)
     max_bytes = min(max_bytes, _READ_WITH_NEXT_BYTES)
-    return await partition.read_batches([offset, *following], max_bytes, is_slow_to_open)
+    return await partition.read_batches([offset, *following], max_bytes, opener.reading_ends())
 
 
 def _is_in_log(partition: Partition, offset: int) -> bool:

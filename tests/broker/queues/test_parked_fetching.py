@@ -48,6 +48,7 @@ class World:
     def __init__(self, partition: ReadablePartition, store: Any) -> None:
         self.partition, self.store = partition, store
         self.threads = self.reads = 0
+        self._opened = OpenedBatches(1 << 20)
         read = store.read
 
         def counted(*arguments: Any, **limits: Any) -> Sequence[memoryview]:
@@ -59,7 +60,7 @@ class World:
     async def plan(self, *offsets: int, room: int = 500, max_bytes: int = 50 << 20) -> ParkedPlan:
         self.threads = self.reads = 0
         engine: Any = SimpleNamespace(parking=Due(offsets))
-        opener = BatchOpener(OpenedBatches(1 << 20), LOG)
+        opener = BatchOpener(self._opened, LOG)
         partition: Any = self.partition
         return await plan_parked(partition, engine, opener, room, max_bytes, _kept)
 
@@ -128,7 +129,7 @@ async def test_nothing_is_read_after_a_batch_that_ends_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large compressed batch is opened in a thread, and the plan ends before the next one."""
-    value = os.urandom(6_000)
+    value = os.urandom(40_000)
     with opened(tmp_path / "log", monkeypatch, codec=Codec.LZ4, value=value) as world:
         plan = await world.plan(*(place * OF_EACH for place in range(10, 50)))
         assert len(plan.batches) == 1
@@ -141,6 +142,24 @@ async def test_a_batch_of_many_records_ends_the_plan_too(
     with opened(tmp_path / "log", monkeypatch, codec=Codec.LZ4, value=b"x", of_each=600) as world:
         assert len((await world.plan(*(place * 600 for place in range(1, 50)))).batches) == 1
         assert world.reads == 2
+
+
+async def test_no_more_is_read_than_the_loop_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "log", monkeypatch, codec=Codec.LZ4, of_each=500) as world:
+        plan = await world.plan(*(place * 500 for place in range(1, 90)))
+        assert 10 < len(plan.batches) <= world.reads <= 16
+
+
+async def test_small_batches_may_be_large_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread opens them, one in a plan. Once that is known, no others are read in vain."""
+    with opened(tmp_path / "log", monkeypatch, codec=Codec.LZ4, value=b"x" * 8000) as world:
+        offsets = [place * OF_EACH for place in range(10, 90)]
+        assert len((await world.plan(*offsets)).batches) == 1
+        for first in range(1, 5):
+            assert len((await world.plan(*offsets[first:])).batches) == 1
+            assert world.reads <= 2
 
 
 async def test_a_damaged_batch_does_not_hold_up_those_before_it(
