@@ -213,6 +213,9 @@ class _Fetch:
                 if found is None:
                     self.has_paused = True
                     found = await partition.read(offset, max_bytes=limit_bytes, end_offset=end_offset)
+                    if self._is_committed:
+                        # If the log start has passed a marker, its transaction is forgotten.
+                        partition.check_readable(offset)
                 records = found
         return fetch_row(
             (

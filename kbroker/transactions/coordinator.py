@@ -173,9 +173,7 @@ class Transactions:
         if before.state in PREPARED:
             return Decision(_BUSY)
         if before.state is TransactionState.ONGOING:
-            return Decision(
-                _BUSY, transition=self._begin(transactional_id, steps.fenced(before, now.wall_ms))
-            )
+            return Decision(_BUSY, transition=self._begin(transactional_id, self._fenced(before, now)))
         return self._next_epoch(transactional_id, before, timeout_ms, expected, now)
 
     def _next_epoch(
@@ -289,7 +287,11 @@ class Transactions:
             and entry.record.state is TransactionState.ONGOING
             and entry.since_ms + entry.record.timeout_ms < now.steady_ms
         ]
-        return [self._begin(name, steps.fenced(record, now.wall_ms), is_late=True) for name, record in late]
+        return [self._begin(name, self._fenced(record, now), is_late=True) for name, record in late]
+
+    def _fenced(self, before: TransactionRecord, now: Moment) -> TransactionRecord:
+        next_id = self._next_producer_id() if is_exhausted(before.producer_epoch) else NO_PRODUCER
+        return steps.fenced(before, next_id, now.wall_ms)
 
     def remove_expired(self, now: Moment) -> list[Transition]:
         """Forget ids that were not used for long and have no transaction."""

@@ -117,14 +117,15 @@ def ended(
     )
 
 
-def fenced(before: TransactionRecord, now_ms: int) -> TransactionRecord:
-    """Abort an ongoing transaction without its client, whose epoch ends with it."""
+def fenced(before: TransactionRecord, next_producer_id: int, now_ms: int) -> TransactionRecord:
+    """Abort an ongoing transaction without its client, whose epoch ends with it.
+    `next_producer_id`: if the epochs are exhausted."""
     return replace(
         before,
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=before.producer_epoch + 1,
         last_producer_epoch=before.producer_epoch,
-        next_producer_id=NO_PRODUCER,
+        next_producer_id=next_producer_id,
         updated_ms=now_ms,
     )
 

@@ -56,9 +56,8 @@ class OpenTransactions:
             return
         if self.aborted and self.aborted[-1].last_offset >= marker_offset:
             return  # A replay finds it again.
-        stable_offset = self.first_offset
-        if stable_offset is None:
-            stable_offset = marker_offset + 1
+        # A transaction that begins after the marker may not be durable yet.
+        stable_offset = min(self.first_offset or 0, marker_offset + 1) if self._open else marker_offset + 1
         found = AbortedTransaction(producer_id, first_offset, marker_offset, stable_offset)
         self.aborted.append(found)
         self.unsaved.append(found)

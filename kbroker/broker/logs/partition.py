@@ -136,7 +136,8 @@ class Partition(ReadablePartition):
         self.bytes_since_snapshot = 0
         self.appended_bytes = 0
         self.has_transactions = False
-        """Whether a transaction was ever written here, in this broker life or before it."""
+        """Whether this broker life has written a transaction here. No API writes one yet; the first
+        that does must also store it for later lives."""
         self.control_from: int | None = None
         """From this offset on the log holds nothing but control batches. None: not known."""
         self._commits = commits
@@ -318,7 +319,7 @@ class Partition(ReadablePartition):
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp_ms
         is_control = header.attributes & CONTROL != 0
-        if is_control:
+        if is_control and marker is None:
             self.control_from = base_offset if self.control_from is None else self.control_from
         else:
             self.control_from = None

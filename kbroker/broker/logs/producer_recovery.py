@@ -31,6 +31,7 @@ from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import crc_is_valid, read_header
+from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.state import ProducerSnapshot, ProducerSnapshotKey
 from kbroker.formats.transactions import (
     AbortedKey,
@@ -61,10 +62,9 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
     Call it in a trio thread; it ends between two reads if the caller is cancelled. Raises
     KAFKA_STORAGE_ERROR, and UNKNOWN_TOPIC_OR_PARTITION if the log is gone.
     """
-    states, offset = _newest_readable(partition, store)
-    aborted = states.transactions.aborted
     now_ms = wall_clock_ms()
     try:
+        states, offset = _newest_readable(partition, store)
         while offset < partition.written_from:
             trio.from_thread.check_cancelled()
             try:
@@ -72,10 +72,15 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
             except KafkaError:  # It has been logged.
                 replayed_to, is_whole = _next_readable(partition, offset), False
             if not is_whole:
-                states = ProducerStates((), aborted)
+                states.forget_producers()
             offset = replayed_to
     except KeyError:
         raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
+    except (ValueError, CorruptPayload) as error:
+        # Without it a reader might be sent records of an aborted transaction.
+        name, number = partition.topic_name, partition.log.partition
+        reason = f"the transactions of {name}-{number} cannot be read: {error}"
+        raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
     return states
 
 
@@ -176,7 +181,11 @@ def _aborted_key(log: LogId, aborted: AbortedTransaction) -> bytes:
 def _aborted(partition: Partition, store: StateReader) -> Iterator[tuple[bytes, AbortedTransaction]]:
     """Key and value of each stored aborted transaction, in the order of their markers."""
     for key, value in store.scan(aborted_prefix(*partition.log)):
-        yield key, AbortedKey.parse(key[len(AbortedKey.namespace) :]).decode_value(value)
+        yield key, _aborted_of(key).decode_value(value)
+
+
+def _aborted_of(key: bytes) -> AbortedKey:
+    return AbortedKey.parse(key[len(AbortedKey.namespace) :])
 
 
 def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bool:
@@ -202,7 +211,11 @@ def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]
     usable = range(partition.log_start_offset, partition.high_watermark + 1)
     stored = range(partition.log_start_offset, partition.high_watermark)
     gone = [key for key, offset, _ in _stored(partition, store) if offset not in usable]
-    gone += [key for key, each in _aborted(partition, store) if each.last_offset not in stored]
+    gone += [
+        key
+        for key, _ in store.scan(aborted_prefix(*partition.log))
+        if _aborted_of(key).last_offset not in stored
+    ]
     return [(key, None) for key in gone]
 
 

@@ -203,12 +203,26 @@ class ProducerStates:
 
     def undo(self) -> None:
         """Undo every unsettled append."""
+        refused: dict[int, _Unsettled] = {}
         while self._unsettled:
             append = self._unsettled.pop()
             _restore(self._entries, append)
-            if append.before is None and append.marker is None:
-                self._refused[append.producer_id] = append
-        self._reset_open()
+            if append.marker is None:
+                refused[append.producer_id] = append
+        for producer_id, append in refused.items():
+            if producer_id not in self._entries:
+                self._refused[producer_id] = append
+        if len(self.transactions):
+            self._reset_open()
+
+    def forget_producers(self) -> None:
+        """A part of the log cannot be read. Open transactions stay open; their producers may
+        continue at any epoch and sequence, as unknown ones may."""
+        self._entries = {
+            producer_id: each._replace(producer_epoch=_NO_EPOCH, batches=())
+            for producer_id, each in self._entries.items()
+            if each.open_from >= 0
+        }
 
     def _reset_open(self) -> None:
         found = self._entries.values()

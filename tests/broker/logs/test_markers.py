@@ -14,7 +14,7 @@ from kbroker.broker.logs.partition import ProducersNotLoaded
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import ProducerInfo, read_header
 from kbroker.formats.transactions import AbortedKey, AbortedTransaction, Marker, MarkerType
-from tests.broker.logs.test_producer_recovery import Lives
+from tests.broker.logs.test_producer_recovery import Lives, batch, damaged
 from tests.broker.transactional_log import Log
 from tests.brokers import DURABLE_ENGINES, require_engine
 
@@ -226,3 +226,46 @@ async def test_a_power_cut_may_take_a_marker(tmp_path: Path, engine: str) -> Non
 def stored_aborted(lives: Lives) -> list[int]:
     keys = (key for key, _ in lives.running.state_store.scan(AbortedKey.namespace))
     return [AbortedKey.parse(key[len(AbortedKey.namespace) :]).last_offset for key in keys]
+
+
+@pytest.mark.parametrize("damages", [1, 2])
+async def test_damage_forgets_no_transaction(tmp_path: Path, engine: str, damages: int) -> None:
+    """One that is open stays open, and one that was aborted is known and stored."""
+    if engine == "segment":
+        damages = 1  # After a second crash it cuts off its log at the damage.
+    lives = Lives(tmp_path, engine)
+    markers = []
+    async with opened(lives) as log:
+        await log.send(P)
+        lives.crash()
+    for _ in range(damages):
+        async with opened(lives) as log:
+            await log.send(Q)
+            markers.append(await log.end(Q, ABORT))
+            lives.crash()
+        end = markers[-1] + 1
+        lives.write(log.partition.log, end, damaged(batch(0, 99), 70))
+    for _ in range(2):
+        async with opened(lives) as log:
+            assert log.stable == 0
+            assert [each.last_offset for each in log.aborted()] == markers
+    async with opened(lives) as log:
+        markers.append(await log.end(P, ABORT, epoch=1))
+        assert log.stable == markers[-1] + 1
+    async with opened(lives) as log:
+        assert [each.last_offset for each in log.aborted()] == markers
+        assert [each.producer_id for each in log.aborted()] == [*[Q] * damages, P]
+
+
+async def test_a_damaged_entry_does_not_stop_the_broker(tmp_path: Path) -> None:
+    lives = Lives(tmp_path, "segment")
+    async with opened(lives) as log:
+        await log.send(P)
+        await log.end(P, ABORT)
+        await lives.running.producer_snapshots.save(least_bytes=1)
+        key = AbortedKey(*log.partition.log, 1).encode()
+        await lives.running.state_commits.commit([(key, b"damaged")])
+    async with lives.life() as partition:
+        with pytest.raises(KafkaError) as caught:
+            await partition.load_producers()
+        assert caught.value.code is ErrorCode.kafka_storage_error

@@ -40,6 +40,18 @@ def test_an_aborted_transaction_notes_what_is_stable_then() -> None:
     assert found.unsaved == found.aborted
 
 
+def test_what_begins_after_the_marker_does_not_count() -> None:
+    """It may not be durable: a full disk refuses it, and another one begins at a lower offset."""
+    found = OpenTransactions()
+    found.begin(7, 0)
+    found.begin(8, 21)
+    found.end(0, 10, is_abort=True)
+    found.reset([])
+    found.begin(9, 11)
+    found.end(11, 12, is_abort=True)
+    assert [each.producer_id for each in found.aborted_in(0, 15)] == [7, 9]
+
+
 def test_what_is_stored_is_not_stored_again() -> None:
     found = OpenTransactions([AbortedTransaction(7, 3, 9, 10)])
     found.begin(7, 3)
