@@ -57,7 +57,7 @@ class OpenTransactions:
         if self.aborted and self.aborted[-1].last_offset >= marker_offset:
             return  # A replay finds it again.
         # A transaction that begins after the marker may not be durable yet.
-        stable_offset = min(self.first_offset or 0, marker_offset + 1) if self._open else marker_offset + 1
+        stable_offset = min(next(iter(self._open), marker_offset + 1), marker_offset + 1)
         found = AbortedTransaction(producer_id, first_offset, marker_offset, stable_offset)
         self.aborted.append(found)
         self.unsaved.append(found)
