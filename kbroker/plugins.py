@@ -14,8 +14,10 @@ expect. It must not know what a plugin does.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
 from kbroker.errors import OperatorError
@@ -75,12 +77,12 @@ def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:
 
 def names(group: str) -> Sequence[str]:
     """The names installed in the group, sorted; nothing is imported."""
-    return sorted({found.name for found in entry_points(group=group)})
+    return sorted({found.name for found in _installed(tuple(sys.path)).select(group=group)})
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401
     """Import the object of the entry point `name` of `group`."""
-    found = list(entry_points(group=group, name=name))
+    found = list(_installed(tuple(sys.path)).select(group=group, name=name))
     noun = _NOUNS.get(group, group)
     if not found:
         raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
@@ -96,6 +98,16 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401
         raise OperatorError(
             f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it"
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _installed(_path: tuple[str, ...]) -> EntryPoints:
+    """All entry points on the import path.
+
+    They are remembered: a look-up reads the metadata of every installed package, and a start of the
+    broker makes five.
+    """
+    return entry_points()
 
 
 def _distribution(entry_point: EntryPoint) -> str:

@@ -76,7 +76,7 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         found = client.broker.statistics()
         assert (before.producer_ids.next_id, found.producer_ids.next_id) == (0, 1)
         assert (found.topics.topics, found.topics.partitions, found.topics.unfinished_deletions) == (1, 2, 0)
-        assert client.partition("a").producers.statistics() == (1, 0)
+        assert client.partition("a").producers.statistics() == (1, 0, 0)
         assert (found.share_group_service.groups.groups, found.share_group_service.groups.members) == (1, 1)
         service = found.share_group_service
         assert (service.initializations, service.in_administration) == (0, 0)
