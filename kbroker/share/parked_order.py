@@ -18,7 +18,7 @@ from typing import Final
 
 from kbroker.share.parked import Lane, Parked, Place
 
-READ_AT_ONCE: Final = 250
+READ_AT_ONCE: Final = 125
 """A turn of the loop decodes them: up to 50 µs each, with the persister control-records."""
 FEW: Final = 250
 MANY: Final = 4000

@@ -49,14 +49,14 @@ _QUICK_BYTES = 32 << 10
 _QUICK_SNAPPY_BYTES = 4 << 10
 _QUICK_PLAIN_BYTES = 64 << 10
 _QUICK_RECORDS = 512
-_QUICK_RECORDS_IN_A_TURN = 8192
+_QUICK_RECORDS_IN_A_TURN = 5461
 _SMALL_SHARE = 4
 _OBJECTS_BYTES = 480
 """Memory for the objects of a cached batch, beside its payload."""
 _AS_RECORDS = 64
 _BYTES_AS_A_RECORD = 128
 _PLAIN_BYTES_AS_A_RECORD = 256
-"""Limits for batches that the loop opens itself: at most 0.5 ms for a batch, and 6 ms for a fetch
+"""Limits for batches that the loop opens itself: at most 0.5 ms for a batch, and 4 ms for a fetch
 until it waits. The fixed cost of a batch is that of `_AS_RECORDS` records. The limit for snappy is
 lower: its payload may consist of thousands of blocks, each of which costs two calls."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)

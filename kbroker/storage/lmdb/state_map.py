@@ -25,7 +25,7 @@ from kbroker.storage.lmdb.environment import LmdbEnvironment, Transaction
 from kbroker.storage.spi import Change
 
 SHORT = 480
-CHANGES_AT_ONCE = 2048
+CHANGES_AT_ONCE = 512
 
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
