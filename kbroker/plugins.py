@@ -77,12 +77,12 @@ def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:
 
 def names(group: str) -> Sequence[str]:
     """The names installed in the group, sorted; nothing is imported."""
-    return sorted({found.name for found in _installed(tuple(sys.path)).select(group=group)})
+    return sorted({found.name for found in _installed(tuple(sys.path), group)})
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401
     """Import the object of the entry point `name` of `group`."""
-    found = list(_installed(tuple(sys.path)).select(group=group, name=name))
+    found = [each for each in _installed(tuple(sys.path), group) if each.name == name]
     noun = _NOUNS.get(group, group)
     if not found:
         raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
@@ -100,14 +100,11 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401
         ) from error
 
 
-@lru_cache(maxsize=1)
-def _installed(_path: tuple[str, ...]) -> EntryPoints:
-    """All entry points on the import path.
-
-    They are remembered: a look-up reads the metadata of every installed package, and a start of the
-    broker makes five.
-    """
-    return entry_points()
+@lru_cache(maxsize=len(_NOUNS))
+def _installed(_path: tuple[str, ...], group: str) -> EntryPoints:
+    """The entry points of the group on the import path. They are remembered, since a look-up reads
+    the metadata of every installed package."""
+    return entry_points(group=group)
 
 
 def _distribution(entry_point: EntryPoint) -> str:

@@ -23,6 +23,7 @@ FEATURES = (
     ("metadata.version", 7, 31, 31),
     ("group.version", 0, 1, 1),
     ("share.version", 0, 2, SHARE_VERSION),
+    ("transaction.version", 0, 2, 2),
 )
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

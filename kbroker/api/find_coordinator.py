@@ -1,8 +1,7 @@
 """FindCoordinator (10), v0-6: this broker coordinates everything. Key type 2 (share-partition keys)
 from v6 (KIP-932).
 
-Key type 1 (transactions) is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client treats as
-final.
+Key type 1 is for transactional ids (KIP-98).
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ def _row(request: Request, error: KafkaError | None, no_message: str) -> Message
 
 
 def _refused(version: int, key_type: int) -> KafkaError | None:
-    if key_type == TRANSACTION:
-        return KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
-    if key_type not in (GROUP, SHARE) or (key_type == SHARE and version < _SHARE_FROM):
+    if key_type not in (GROUP, TRANSACTION, SHARE) or (key_type == SHARE and version < _SHARE_FROM):
         return KafkaError(ErrorCode.invalid_request, f"unknown coordinator key type {key_type}")
     return None
 

@@ -1,45 +1,58 @@
 """InitProducerId (22), v0-5: assigns an id to an idempotent producer (KIP-98), always a new one.
 
-A producer id without an epoch, or an epoch without an id, is INVALID_REQUEST (KIP-360; only
-transactional producers send them).
+A transactional producer gets the id and the next epoch of its transactional id, which fences the
+producer before it; from v3 it may name what it has (KIP-360). A transaction of that producer is
+aborted, and the answer is CONCURRENT_TRANSACTIONS: clients ask again.
 
-Not done: transactions. A transactional id is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every
-client treats as final, never a retriable code. v6 is not served, as it is unstable in Kafka itself
-(KIP-939).
+A producer id without an epoch, or an epoch without an id, is INVALID_REQUEST. v6 is not served, as
+it is unstable in Kafka itself (KIP-939).
 """
 
 from __future__ import annotations
 
 from kbroker.api.request import Message, Request
-from kbroker.errors import ErrorCode, NoSpace, StoreFailed
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.formats.transactions import MAX_TRANSACTIONAL_ID_BYTES
+from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
 
-_NONE = -1
+_FENCED_FROM = 4
+"""The first version with PRODUCER_FENCED."""
 
 
 async def handle(request: Request) -> Message:
     body = request.body
+    expected = ProducerEpoch(
+        getattr(body, "producer_id", NOBODY.producer_id), getattr(body, "producer_epoch", NOBODY.epoch)
+    )
+    if (expected.producer_id == NOBODY.producer_id) is not (expected.epoch == NOBODY.epoch):
+        return _answer(ErrorCode.invalid_request)
     if body.transactional_id is not None:
-        code = (
-            ErrorCode.transactional_id_authorization_failed
-            if body.transactional_id
-            else ErrorCode.invalid_request
-        )
-        return _answer(code, _NONE, _NONE)
-    if (getattr(body, "producer_id", _NONE) == _NONE) is not (
-        getattr(body, "producer_epoch", _NONE) == _NONE
-    ):
-        return _answer(ErrorCode.invalid_request, _NONE, _NONE)
+        return await _transactional(request, expected)
     try:
-        return _answer(ErrorCode.none, await request.broker.producer_ids.take(), 0)
+        return _answer(ErrorCode.none, ProducerEpoch(await request.broker.producer_ids.take(), 0))
     except (NoSpace, StoreFailed):
-        return _answer(ErrorCode.coordinator_not_available, _NONE, _NONE)
+        return _answer(ErrorCode.coordinator_not_available)
 
 
-def _answer(code: ErrorCode, producer_id: int, producer_epoch: int) -> Message:
+async def _transactional(request: Request, expected: ProducerEpoch) -> Message:
+    transactional_id = request.body.transactional_id
+    if not 0 < len(transactional_id.encode()) <= MAX_TRANSACTIONAL_ID_BYTES:
+        return _answer(ErrorCode.invalid_request)
+    timeout_ms = round(request.body.transaction_timeout.total_seconds() * 1000)
+    try:
+        code, producer = await request.broker.transactions.init(transactional_id, timeout_ms, expected)
+    except KafkaError as error:
+        return _answer(error.code)
+    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
+        code = ErrorCode.invalid_producer_epoch
+    return _answer(code, producer if code is ErrorCode.none else NOBODY)
+
+
+def _answer(code: ErrorCode, producer: ProducerEpoch = NOBODY) -> Message:
     return {
         "error_code": code,
-        "producer_id": producer_id,
-        "producer_epoch": producer_epoch,
-        "ongoing_txn_producer_id": _NONE,
-        "ongoing_txn_producer_epoch": _NONE,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+        "ongoing_txn_producer_id": NOBODY.producer_id,
+        "ongoing_txn_producer_epoch": NOBODY.epoch,
     }

@@ -14,7 +14,7 @@ from typing import Any
 from kbroker.api.offset_topics import TopicRow, find_topic
 from kbroker.api.request import Message, Request
 from kbroker.errors import KafkaError
-from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors
 
 
 async def handle(request: Request) -> Message:

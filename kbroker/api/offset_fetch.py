@@ -4,20 +4,24 @@ topics by id from v10 (KIP-848).
 Without a list of topics (from v2), the answer has all of the group's offsets. If the group, the
 topic or the offset does not exist, the offset is -1 without an error; an unknown topic id is 100.
 From v9 a member may send its epoch: for a consumer group, an epoch other than the member's is
-refused. `require_stable` has no effect without transactions.
+refused.
+
+With `require_stable` (from v7, KIP-447) an offset that an open transaction may replace is
+UNSTABLE_OFFSET_COMMIT, and clients ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 from kbroker.api.offset_topics import find_topic
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset
-from kbroker.groups.offsets import OffsetsByTopic
+from kbroker.groups.offsets.committed import OffsetsByTopic
 
 _GROUPS_FROM = 8
 _IDS_FROM = 10
@@ -42,12 +46,26 @@ def _group(request: Request, wanted: Any) -> Message:
         rows = _failed(wanted.topics or (), error.code) if request.version < _GROUP_ERROR_FROM else []
         return {"topics": rows, "error_code": error.code}
     topics = request.broker.topics
-    if wanted.topics is None:
-        return {"topics": list(_all(topics, offsets, request.version)), "error_code": ErrorCode.none}
-    return {"topics": [_topic(topics, each, offsets) for each in wanted.topics], "error_code": ErrorCode.none}
+    is_unstable = _unstable(request, wanted.group_id)
+    rows = (
+        list(_all(topics, offsets, request.version, is_unstable))
+        if wanted.topics is None
+        else [_topic(topics, each, offsets, is_unstable) for each in wanted.topics]
+    )
+    return {"topics": rows, "error_code": ErrorCode.none}
 
 
-def _topic(topics: Topics, wanted: Any, offsets: OffsetsByTopic) -> Message:
+def _unstable(request: Request, group_id: str) -> Callable[[UUID, int], bool]:
+    """Whether an offset must not be answered yet."""
+    pending = request.broker.consumer_group_service.groups.offsets.pending
+    if not pending or not getattr(request.body, "require_stable", False):
+        return lambda _, __: False
+    return lambda topic_id, index: pending.has(group_id, (topic_id, index))
+
+
+def _topic(
+    topics: Topics, wanted: Any, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]
+) -> Message:
     row = find_topic(topics, wanted)
     if row.topic is None:
         code = row.unknown_code if "topic_id" in row.key else ErrorCode.none
@@ -55,14 +73,22 @@ def _topic(topics: Topics, wanted: Any, offsets: OffsetsByTopic) -> Message:
             **row.key,
             "partitions": [_partition(index, None, code) for index in wanted.partition_indexes],
         }
-    found = offsets.get(row.topic.topic_id, {})
+    topic_id = row.topic.topic_id
+    found = offsets.get(topic_id, {})
     return {
         **row.key,
-        "partitions": [_partition(index, found.get(index)) for index in wanted.partition_indexes],
+        "partitions": [
+            _partition(index, None, ErrorCode.unstable_offset_commit)
+            if is_unstable(topic_id, index)
+            else _partition(index, found.get(index))
+            for index in wanted.partition_indexes
+        ],
     }
 
 
-def _all(topics: Topics, offsets: OffsetsByTopic, version: int) -> Iterator[Message]:
+def _all(
+    topics: Topics, offsets: OffsetsByTopic, version: int, is_unstable: Callable[[UUID, int], bool]
+) -> Iterator[Message]:
     for topic_id in sorted(offsets):
         topic = topics.by_id(topic_id)
         if topic is not None:
@@ -70,7 +96,10 @@ def _all(topics: Topics, offsets: OffsetsByTopic, version: int) -> Iterator[Mess
             yield {
                 **key,
                 "partitions": [
-                    _partition(index, offset) for index, offset in sorted(offsets[topic_id].items())
+                    _partition(index, None, ErrorCode.unstable_offset_commit)
+                    if is_unstable(topic_id, index)
+                    else _partition(index, offset)
+                    for index, offset in sorted(offsets[topic_id].items())
                 ],
             }
 

@@ -6,25 +6,27 @@ from v13 (KIP-516).
 - acks=all: answered when it is committed (see kbroker/broker/commits/group_commit.py).
 
 A refused row does not affect the others, even where Kafka refuses the whole request (a malformed
-batch, or a transactional one). Payloads are opened if the topic asks for it, and some batches wait
-for a thread (append_queues.py).
+batch, or a transactional one without a transactional id). Payloads are opened if the topic asks for
+it, and some batches wait for a thread (append_queues.py). Requests with a transactional id:
+transactional_produce.py.
 
-Not done: transactions, which are TRANSACTIONAL_ID_AUTHORIZATION_FAILED, final for every client; the
-request's timeout, as a commit waits for no replicas.
+Not done: the request's timeout, as a commit waits for no replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from uuid import UUID
 
 from kbroker.api.request import CloseConnection, Later, Raw, Request
+from kbroker.api.transactional_produce import Batches, Transaction, transaction_of
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
 from kbroker.broker.logs.validation import BadBatch, read_batch
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import BatchHeader
 from kbroker.formats.compression import Codec
 from kbroker.protocol.responses import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
 
@@ -35,18 +37,28 @@ _NO_TOPIC_ID = UUID(int=0)
 _ZSTD_FROM = 7
 
 
-def handle(request: Request) -> Later:
-    produce = _Produce(request)
-    for name, batches in _topics(request):
+def handle(request: Request) -> Later | Awaitable[Later]:
+    if request.body.transactional_id is not None:
+        return _transactional(request)
+    produce = _Produce(request, None)
+    for name, batches in _batches_of(request):
         produce.append_topic(name, batches)
     return Later(produce.pending, produce.body)
 
 
-def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
+async def _transactional(request: Request) -> Later:
+    topics = _batches_of(request)
+    produce = _Produce(request, await transaction_of(request, topics))
+    for name, batches in topics:
+        produce.append_topic(name, batches)
+    return Later(produce.pending, produce.body)
+
+
+def _batches_of(request: Request) -> Batches:
     """The batches by topic and partition. For a partition that is listed twice, the last batch is
     used, as in Kafka."""
     by_id = request.version >= PRODUCE_TOPIC_IDS
-    topics: list[tuple[str | UUID, dict[int, bytes | memoryview | None]]] = []
+    topics: Batches = []
     for topic in request.body.topic_data:
         batches: dict[int, bytes | memoryview | None] = {}
         for data in topic.partition_data:
@@ -57,26 +69,25 @@ def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | me
     merged: dict[str | UUID, dict[int, bytes | memoryview | None]] = {}
     for name, batches in topics:
         merged.setdefault(name, {}).update(batches)
-    return merged.items()
+    return list(merged.items())
 
 
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
-    __slots__ = ("_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending")
+    __slots__ = (
+        "_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending", "transaction",
+    )  # fmt: skip
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, transaction: Transaction | None) -> None:
         self._request = request
         self._now_ms = wall_clock_ms()
         self._topics: list[tuple[str | UUID, list[ProduceRow]]] = []
         self._errors: list[ErrorCode] = []
         self._reason = ""
         self.acks: int = request.body.acks
-        self._is_odd = (
-            self.acks not in _ACKS
-            or request.body.transactional_id is not None
-            or request.version < _ZSTD_FROM
-        )
+        self.transaction = transaction
+        self._is_odd = self.acks not in _ACKS or transaction is not None or request.version < _ZSTD_FROM
         self.pending = Pending(start=request.broker.log_commits.start)
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
@@ -97,7 +108,7 @@ class _Produce:
                 on_written = None if self.acks == _ALL else part.written
                 appended: Appended | None
                 try:
-                    if not partition.topic.rules.check_payload and not queues.queues:
+                    if not (partition.topic.rules.check_payload or queues.queues or self.transaction):
                         appended = partition.enqueue(records, self._now_ms, part.done, on_written)
                     else:
                         appended = queues.append(partition, records, self._now_ms, part, on_written)
@@ -128,7 +139,7 @@ class _Produce:
             self._check_missing(name)
         elif 0 <= index < len(topic.partitions):
             if self._is_odd:
-                self._check_odd(records)
+                self._check_odd(topic.partitions[index], records)
             if topic.name not in INTERNAL_TOPICS:
                 partition = topic.partitions[index]
                 if self._request.broker.disk_floor.is_short:
@@ -144,26 +155,20 @@ class _Produce:
         )
 
     def _check_missing(self, name: str | UUID) -> None:
-        self._check_transactional_id()
         # kbroker has no such topics. As in Kafka, clients must not write to them.
         if name in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks
             )
 
-    def _check_odd(self, records: bytes | memoryview | None) -> None:
-        self._check_transactional_id()
-        header = read_batch(records)
+    def _check_odd(self, partition: Partition, records: bytes | memoryview | None) -> None:
+        header = read_batch(records, transactional=self.transaction is not None)
+        if self.transaction is not None:
+            self.transaction.check(partition, header)
         if header.codec_id == Codec.ZSTD and self._request.version < _ZSTD_FROM:
             raise KafkaError(ErrorCode.unsupported_compression_type)
         if self.acks not in _ACKS:
             raise KafkaError(ErrorCode.invalid_required_acks)
-
-    def _check_transactional_id(self) -> None:
-        if self._request.body.transactional_id is not None:
-            raise KafkaError(
-                ErrorCode.transactional_id_authorization_failed, "transactions are not supported"
-            )
 
     def refused(self, partition: Partition | None, index: int, error: KafkaError) -> ProduceRow:
         self._reason = str(error)
@@ -202,6 +207,14 @@ class _Part:
         self._at = len(rows)
         self._index = index
         self._finished = False
+
+    @property
+    def transactional(self) -> bool:
+        return self._produce.transaction is not None
+
+    def check(self, partition: Partition, header: BatchHeader) -> None:
+        if self._produce.transaction is not None:
+            self._produce.transaction.check(partition, header)
 
     def written(self) -> None:
         """acks=1 waits for no more than the write."""

@@ -8,14 +8,12 @@ must have ended all requests before.
 
 from __future__ import annotations
 
-import gc
 import logging
-import resource
-import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -40,7 +38,7 @@ from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStati
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_ids import ProducerIds, ProducerIdsStatistics
 from kbroker.broker.logs.producer_snapshots import ProducerSnapshots
-from kbroker.broker.logs.recovery import load_topics, note_persister, raise_generation
+from kbroker.broker.logs.recovery import load_topics, note_clean_end, note_persister, raise_generation
 from kbroker.broker.logs.removed_records import RemovedRecords
 from kbroker.broker.logs.retention import run_retention
 from kbroker.broker.logs.space_reserve import SpaceReserve
@@ -57,27 +55,32 @@ from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistic
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.queues.share_partitions import SharePartitions, SharePartitionsStatistics
 from kbroker.broker.queues.unattended import Unattended
+from kbroker.broker.transactions.ending import TransactionEnding
+from kbroker.broker.transactions.markers import Markers
+from kbroker.broker.transactions.recovery import recover
+from kbroker.broker.transactions.saving import TransactionSaving
+from kbroker.broker.transactions.service import TransactionService, transaction_settings
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.groups.classic import coordinator as classic_group
 from kbroker.groups.consumer import coordinator as consumer_group
 from kbroker.groups.ids import GroupIds
-from kbroker.groups.offsets import Offsets
+from kbroker.groups.offsets.committed import Offsets
 from kbroker.groups.outcome import Coordinator
 from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
+from kbroker.process import prepare_process, settle_memory
 from kbroker.settings.altering import NODE_ID, BrokerConfig
 from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.states import ShareStateStatistics
-from kbroker.storage.data_dir import DataDirectory
+from kbroker.storage.data_dir import TRANSACTIONS_FORMAT, DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
+from kbroker.transactions.coordinator import Transactions, TransactionsStatistics
 
 logger = logging.getLogger(__name__)
-
-_SWITCH_INTERVAL_S = 0.0005
 C = TypeVar("C", bound=Coordinator)
 
 
@@ -92,6 +95,7 @@ class BrokerStatistics:
     state_commits: GroupCommitStatistics
     configs: ConfigsStatistics
     producer_ids: ProducerIdsStatistics
+    transactions: TransactionsStatistics
     deadlines: DeadlinesStatistics
     fetch_sessions: FetchSessionsStatistics
     share_partitions: SharePartitionsStatistics
@@ -112,14 +116,15 @@ class Broker:
     def __init__(
         self,
         options: StartOptions,
-        cluster_id: str,
+        directory: DataDirectory,
         generation: int,
         log_store: LogStore,
         state_store: StateStore,
     ) -> None:
         self.options = options
         self.config: BrokerConfig = options.config
-        self.cluster_id = cluster_id
+        self.directory = directory
+        self.cluster_id = directory.cluster_id
         self.generation = generation
         self.node_id = NODE_ID
         self.host, self.port = options.advertise or options.listen
@@ -165,6 +170,7 @@ class Broker:
         self.held_logs, self.kept_records = self._held_and_kept(coordinator)
         self.share_group_service = self._share_group_service(coordinator, clock)
         self.consumer_group_service = self._consumer_group_service(clock)
+        self.transactions = self._transactions()
 
     # -- the parts
     # ----------------------------------------------------------------------------------------------
@@ -200,6 +206,21 @@ class Broker:
         commits = self.log_commits, self.state_commits
         return ProducerSnapshots(self.topics, self.config, self.state_store, *commits)
 
+    def _transactions(self) -> TransactionService:
+        coordinator = Transactions(partial(transaction_settings, self.config), self.producer_ids.next)
+        raise_format = partial(self.directory.raise_format, TRANSACTIONS_FORMAT)
+        saving = TransactionSaving(coordinator, self.state_commits, raise_format)
+        ending = TransactionEnding(
+            coordinator,
+            saving,
+            Markers(self.topics, self.generation),
+            self.consumer_group_service.end_transaction,
+            self.topics,
+            self.log_commits,
+            self.background,
+        )
+        return TransactionService(self.config, coordinator, self.producer_ids, saving, ending)
+
     def _local_persister(self) -> LocalPersister:
         coordinator = ShareStateCoordinator(
             self.state_store.scan,
@@ -219,8 +240,8 @@ class Broker:
             self.state_store,
             self.generation,
         )
-        make = plugins.persister_factory(self.config["kbroker.persister"])
-        return plugins.opening(make, adapted_persister)(context)
+        name = self.config["kbroker.persister"]
+        return plugins.opening(plugins.persister_factory(name), adapted_persister)(context)
 
     async def _before_log_start_moves(self, partition: Partition, offset: int, _: str) -> None:
         if not partition.deleted:
@@ -314,8 +335,8 @@ class Broker:
         return ConsumerGroupService(runner, configs, expiry_interval_s=expiry_interval_s)
 
     def _runner(self, coordinator: C, clock: SessionClock) -> DecisionRunner[C]:
-        commits = self.state_commits
-        return DecisionRunner(coordinator, self.topics, self.state_store, commits, clock, self.background)
+        stores = self.topics, self.state_store, self.state_commits
+        return DecisionRunner(coordinator, *stores, clock, self.background)
 
     def statistics(self) -> BrokerStatistics:
         return BrokerStatistics(
@@ -325,6 +346,7 @@ class Broker:
             state_commits=self.state_commits.statistics(),
             configs=self.configs.statistics(),
             producer_ids=self.producer_ids.statistics(),
+            transactions=self.transactions.statistics(),
             deadlines=self.deadlines.statistics(),
             fetch_sessions=self.fetch_sessions.statistics(),
             share_partitions=self.share_partitions.statistics(),
@@ -367,7 +389,7 @@ def _new_short_id() -> str:
 async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     """A broker that has recovered and is ready to serve; on exit it is closed, with everything
     synced. Raises OperatorError."""
-    _prepare_process()
+    prepare_process()
     # All plugins must exist before the directory is created, which records its engines permanently.
     log_stores, state_stores = (
         plugins.log_store_factory(options.storage),
@@ -385,7 +407,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
                 log_store = log_stores.open(directory.log_path, {}, 0)
             try:
                 with _starting(options.data_dir):
-                    broker = _recover(options, directory.cluster_id, log_store, state_store)
+                    broker = _recover(options, directory, log_store, state_store)
                 broker.topics.reserve.take(from_little=True)
                 try:
                     async with _running(broker):
@@ -430,15 +452,19 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_store: StateStore) -> Broker:
+def _recover(
+    options: StartOptions, directory: DataDirectory, log_store: LogStore, state_store: StateStore
+) -> Broker:
     note_persister(state_store, options.config["kbroker.persister"])
-    generation = raise_generation(state_store)
-    broker = Broker(options, cluster_id, generation, log_store, state_store)
+    generation, has_lost = raise_generation(state_store, unsynced=options.durability == "os")
+    broker = Broker(options, directory, generation, log_store, state_store)
     broker.configs.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)
     broker.dead_letters.load(state_store)
+    offsets = broker.consumer_group_service.groups.offsets
+    recover(broker.transactions, state_store, broker.topics, offsets.pending, has_lost=has_lost)
     return broker
 
 
@@ -453,6 +479,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 start = broker.background.start
                 start(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
                 start(broker.producer_snapshots.run)
+                start(broker.transactions.run)
                 start(broker.deadlines.run)
                 start(broker.disk_floor.run)
                 start(broker.state_housekeeping.run)
@@ -462,6 +489,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 yield
             await broker.persister.aclose()
             await broker.producer_snapshots.save(least_bytes=1, may_replay=False)
+            await note_clean_end(broker.state_store, broker.log_commits, broker.state_commits)
         finally:
             broker.log_commits.close()
             broker.state_commits.close()
@@ -470,23 +498,3 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
 async def _shielded(run: Callable[[], object]) -> None:
     with trio.CancelScope(shield=True):
         await run()  # type: ignore[misc]
-
-
-def _prepare_process() -> None:
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError) as error:
-        logger.warning("the limit of open files cannot be raised: %s", error)
-
-
-def settle_memory() -> None:
-    """Exempt the objects of the start from garbage collection, and collect less often.
-
-    Objects of the start live as long as the broker. Most later ones (share state, sessions) live
-    long, too, and form no cycles. With Python's default thresholds, collections take half of the
-    time in which a start loads thousands of share-partitions."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(2000, 10, 50)

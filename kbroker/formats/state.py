@@ -13,12 +13,15 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
     group/         group str, record type (2) [, member str]         GROUP_VALUES
     offset/        group str, topic id (16), partition (4)           group_records.AnyGroupOffset
+    txn_offset/    producer id (8), group str, topic id (16),        group_records.AnyGroupOffset
+                   partition (4)
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
     transaction/   transactional id                                  TransactionRecord: JSON
+    transactional/ topic id (16), partition (4)                      TransactionalLog: JSON
     aborted/       topic id (16), partition (4), offset (8)          transactions.AbortedTransaction
 
 The JSON values are defined in state_values.py, and can be imported from here too. Later formats may
@@ -75,7 +78,13 @@ from kbroker.formats.state_values import (
     Topic,
     TopicState,
 )
-from kbroker.formats.transactions import AbortedKey, AbortedTransaction, TransactionKey
+from kbroker.formats.transactions import (
+    AbortedKey,
+    AbortedTransaction,
+    PendingOffsetKey,
+    TransactionalLogKey,
+    TransactionKey,
+)
 
 __all__ = [
     "GENERATION",
@@ -102,6 +111,7 @@ __all__ = [
     "LogStart",
     "LogStartKey",
     "MetaKey",
+    "PendingOffsetKey",
     "PersisterName",
     "Producer",
     "ProducerBatch",
@@ -436,11 +446,13 @@ StateKey: TypeAlias = (
     | ProducerSnapshotKey
     | GroupKey
     | GroupOffsetKey
+    | PendingOffsetKey
     | ShareStateKey
     | DeadLetterKey
     | ControlHintKey
     | ParkedKey
     | TransactionKey
+    | TransactionalLogKey
     | AbortedKey
 )
 StateValue: TypeAlias = (

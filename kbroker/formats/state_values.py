@@ -40,9 +40,13 @@ class JsonValue:
 @dataclass(frozen=True, slots=True)
 class Generation(JsonValue):
     """meta/generation: incremented at each start. Used as the leader epoch of every log, and as the
-    owner epoch of the stores."""
+    owner epoch of the stores.
+
+    `unsynced`: that life answered before it synced (durability `os`), and has not ended cleanly. A
+    power cut may have taken what it answered last."""
 
     number: int
+    unsynced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

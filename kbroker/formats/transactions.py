@@ -1,7 +1,10 @@
 """The stored state of a transactional id, and the records that end a transaction in a log.
 
-    transaction/   transactional id                                     TransactionRecord: JSON
-    aborted/       topic id (16), partition (4), last offset (8)        AbortedTransaction
+    transaction/     transactional id                                   TransactionRecord: JSON
+    transactional/   topic id (16), partition (4)                       TransactionalLog: JSON
+    txn_offset/      producer id (8), group str, topic id (16),         AnyGroupOffset
+                     partition (4)
+    aborted/         topic id (16), partition (4), last offset (8)      AbortedTransaction
 
 The fields are those of Kafka's `__transaction_state`, except that a transaction names its topics
 by id, and the consumer groups whose offsets it commits instead of their partitions of
@@ -37,6 +40,8 @@ from kbroker.formats.batches import (
     build_batch,
     iter_records,
 )
+from kbroker.formats.group_records import AnyGroupOffset, decode_group_offset
+from kbroker.formats.share_records import decode_string, encode_string
 from kbroker.formats.state_values import JsonValue, dump_json, load_json
 
 NO_EPOCH: Final = -1
@@ -182,8 +187,61 @@ class Marker(NamedTuple):
         raise ValueError("a control batch without a record")
 
 
+_LOG_KEY = struct.Struct(">16si")
+_PRODUCER_ID = struct.Struct(">q")
 _ABORTED_KEY = struct.Struct(">16siq")
 _ABORTED = struct.Struct(">qqq")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalLog(JsonValue):
+    """This log may have transactions, from `first_offset` on. Durable before its first one begins,
+    so that a start knows which logs to look at before consumers with read_committed read them."""
+
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalLogKey:
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"transactional/"
+
+    def encode(self) -> bytes:
+        return self.namespace + _LOG_KEY.pack(self.topic_id.bytes, self.partition)
+
+    @classmethod
+    def parse(cls, body: bytes) -> TransactionalLogKey:
+        topic_id, partition = _LOG_KEY.unpack(body)
+        return cls(UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> TransactionalLog:
+        return TransactionalLog.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOffsetKey:
+    """An offset that a group gets if the producer's transaction is committed."""
+
+    producer_id: int
+    group_id: str
+    topic_id: UUID
+    partition: int
+    namespace: ClassVar[bytes] = b"txn_offset/"
+
+    def encode(self) -> bytes:
+        log = _LOG_KEY.pack(self.topic_id.bytes, self.partition)
+        return self.namespace + _PRODUCER_ID.pack(self.producer_id) + encode_string(self.group_id) + log
+
+    @classmethod
+    def parse(cls, body: bytes) -> PendingOffsetKey:
+        (producer_id,) = _PRODUCER_ID.unpack_from(body)
+        group_id, end = decode_string(body, _PRODUCER_ID.size)
+        topic_id, partition = _LOG_KEY.unpack(body[end:])
+        return cls(producer_id, group_id, UUID(bytes=topic_id), partition)
+
+    def decode_value(self, value: bytes) -> AnyGroupOffset:
+        return decode_group_offset(value)
 
 
 class AbortedTransaction(NamedTuple):

@@ -56,11 +56,30 @@ class WhyGone(Enum):
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyOffsets:
     """These offsets of a group are saved: they are committed or, if all of them are None, removed
-    for the reason `why_gone`."""
+    for the reason `why_gone`. `in_transaction`: by the end of a transaction."""
 
     group_id: str
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
     why_gone: WhyGone | None = None
+    in_transaction: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyPending:
+    """These offsets of a producer's transaction are saved."""
+
+    producer_id: int
+    group_id: str
+    offsets: Mapping[OffsetOf, AnyGroupOffset]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndPending:
+    """The transaction of a producer has ended for the offsets. `superseded`: those of other
+    producers that were saved before, as (producer id, group id, log)."""
+
+    producer_id: int
+    superseded: tuple[tuple[int, str, OffsetOf], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +108,15 @@ class DeleteShareState:
     partitions: tuple[TopicPartition, ...]
 
 
-Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved | InitializeSharePartitions | DeleteShareState
+Effect: TypeAlias = (
+    Answer
+    | ApplyOffsets
+    | ApplyPending
+    | EndPending
+    | GenerationSaved
+    | InitializeSharePartitions
+    | DeleteShareState
+)
 """The last two call the persister, which takes time: the caller does so after the save."""
 
 

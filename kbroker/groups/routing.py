@@ -34,12 +34,14 @@ from kbroker.groups.consumer.coordinator import CONSUMER_RECORD_TYPES, ConsumerG
 from kbroker.groups.consumer.messages import ConsumerGroupsStatistics
 from kbroker.groups.consumer.mixed import MixedGroups
 from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds, ListedGroup
-from kbroker.groups.offset_messages import CommitRequest, OffsetErrors
-from kbroker.groups.offsets import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
+from kbroker.groups.offsets.committed import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
+from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
 from kbroker.groups.outcome import (
     ApplyOffsets,
+    ApplyPending,
     Coordinator,
     Effect,
+    EndPending,
     GenerationSaved,
     OffsetOf,
     Outcome,
@@ -150,11 +152,51 @@ class Groups(Coordinator):
             self._let_commit(request, now_ms)
         except KafkaError as refusal:
             return Outcome(reply=OffsetErrors(refusal.code))
-        outcome = self.offsets.commit(request, now_ms=now_ms)
-        if request.generation >= 0 or not self._is_classic(group_id):
+        return self._with_group(request, self.offsets.commit(request, now_ms=now_ms))
+
+    def _with_group(self, request: CommitRequest, outcome: Outcome[OffsetErrors]) -> Outcome[OffsetErrors]:
+        """A group that only has these offsets exists only if they are saved."""
+        if request.generation >= 0 or not self._is_classic(request.group_id):
             return outcome
-        # If the group only has these offsets, it exists only if they are saved.
-        return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
+        return Outcome(outcome.changes, outcome.reply, outcome.effects, (request.group_id,))
+
+    def commit_offsets_later(
+        self, request: CommitRequest, producer_id: int, *, now_ms: int
+    ) -> Outcome[OffsetErrors]:
+        """TxnOffsetCommit: as `commit_offsets`, but the offsets are committed with the producer's
+        transaction. The group must be part of it."""
+        group_id = request.group_id
+        try:
+            if not 0 < len(group_id.encode()) <= MAX_GROUP_ID_BYTES:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            self._let_commit_later(request, now_ms)
+        except KafkaError as refusal:
+            stale = refusal.code is ErrorCode.stale_member_epoch
+            return Outcome(reply=OffsetErrors(ErrorCode.illegal_generation if stale else refusal.code))
+        outcome = self.offsets.commit_later(request, producer_id, now_ms=now_ms)
+        return self._with_group(request, outcome)
+
+    def _let_commit_later(self, request: CommitRequest, now_ms: int) -> None:
+        """Unlike a commit without a transaction, it is accepted while the group rebalances, and
+        from a client that names no member though the group has some."""
+        kind = self._group_ids.type_of(request.group_id)
+        has_no_member = request.generation < 0 and not request.member_id and request.instance_id is None
+        if kind is None and request.generation >= 0:
+            raise KafkaError(ErrorCode.illegal_generation)
+        if kind is None:
+            self.classic.ensure(request.group_id, now_ms=now_ms)
+        elif kind == SHARE:
+            raise KafkaError(ErrorCode.group_id_not_found)
+        elif has_no_member:
+            return
+        elif kind == CONSUMER:
+            self.consumer.check_commit(request)
+        else:
+            self.classic.check_commit(request, now_ms=now_ms, in_transaction=True)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Outcome[None]:
+        """The producer's transaction has ended: its offsets are committed, or dropped."""
+        return self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
         """Check a commit. Raises KafkaError if the group does not accept it."""
@@ -269,15 +311,21 @@ class Groups(Coordinator):
     # --- records ---
 
     def load(
-        self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int
+        self,
+        records: Iterable[tuple[bytes, bytes]],
+        offsets: Iterable[tuple[bytes, bytes]],
+        pending: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        now_ms: int,
     ) -> None:
-        """Load the stored groups and offsets (scans of GroupKey.namespace and
-        GroupOffsetKey.namespace), and start all sessions. Skips records of share groups.
-        Offsets without a group get one."""
+        """Load the stored groups, offsets and offsets of transactions (scans of GroupKey.namespace,
+        GroupOffsetKey.namespace and PendingOffsetKey.namespace), and start all sessions. Skips
+        records of share groups. Offsets without a group get one."""
         records = list(records)
         self.classic.load(records, now_ms=now_ms)
         self.consumer.load(records, now_ms=now_ms)
         self.offsets.load(offsets, now_ms=now_ms)
+        self.offsets.load_pending(pending, now_ms=now_ms)
         for group_id in self.offsets.group_ids():
             if self._group_ids.type_of(group_id) is None:
                 self.classic.ensure(group_id, now_ms=now_ms)
@@ -288,6 +336,10 @@ class Groups(Coordinator):
         match effect:
             case ApplyOffsets():
                 self.offsets.apply(effect)
+            case ApplyPending():
+                self.offsets.pending.saved(effect)
+            case EndPending():
+                self.offsets.pending.end(effect)
             case GenerationSaved():
                 return self.classic.saved(effect, now_ms=now_ms)
         return Outcome()
@@ -295,6 +347,8 @@ class Groups(Coordinator):
     def effect_not_saved(self, effect: Effect) -> None:
         if isinstance(effect, ApplyOffsets):
             self.offsets.not_saved(effect)
+        elif isinstance(effect, ApplyPending):
+            self.offsets.pending.not_saved(effect)
 
     def not_saved(
         self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int

@@ -147,6 +147,35 @@ BROKER_CONFIGS: Final = by_name(
         minimum=1,
         doc="How long the last sequence numbers of an idle idempotent producer are remembered.",
     ),
+    # Transactions.
+    ConfigDef(
+        name="transaction.max.timeout.ms",
+        type=_INT,
+        default="900000",
+        minimum=1,
+        doc="The longest transaction.timeout.ms that a producer may ask for.",
+    ),
+    ConfigDef(
+        name="transactional.id.expiration.ms",
+        type=_INT,
+        default="604800000",
+        minimum=1,
+        doc="How long a transactional id without a transaction is remembered after its last use.",
+    ),
+    ConfigDef(
+        name="transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        type=_INT,
+        default="10000",
+        minimum=1,
+        doc="How often transactions that have lasted longer than their time-out are aborted.",
+    ),
+    ConfigDef(
+        name="transaction.remove.expired.transaction.cleanup.interval.ms",
+        type=_INT,
+        default="3600000",
+        minimum=1,
+        doc="How often unused transactional ids are removed.",
+    ),
     # Connections and requests.
     ConfigDef(
         name="max.connections",

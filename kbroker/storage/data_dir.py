@@ -7,8 +7,9 @@
         log-<engine>/         topic data, laid out by the log engine
         state-<engine>/       topics, groups, share state, laid out by the state engine
 
-`kbroker.json` is created by a rename when the directory is first used, and does not change
-afterwards. Every refusal is an OperatorError: one line that says what to do. This module knows
+`kbroker.json` is created by a rename when the directory is first used. Afterwards only its format
+version changes: it rises when the directory gets something that earlier versions would misread.
+Every refusal is an OperatorError: one line that says what to do. This module knows
 engines only by name.
 """
 
@@ -21,15 +22,20 @@ import json
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kbroker.errors import OperatorError
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import Files, make_directory
 
-FORMAT_VERSION = 1
+FIRST_FORMAT = 1
+TRANSACTIONS_FORMAT = 2
+"""Logs may have the markers of transactions, which earlier versions take for batches of the
+producer."""
+FORMAT_VERSION = TRANSACTIONS_FORMAT
+"""The newest that this version reads and writes."""
 DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
@@ -104,7 +110,7 @@ class DataDirectory:
         try:
             description = _read(path, files)
             if description is None:
-                description = DataDescription(FORMAT_VERSION, new_cluster_id(), log_engine, state_engine)
+                description = DataDescription(FIRST_FORMAT, new_cluster_id(), log_engine, state_engine)
                 _create(path, description, files)
             _check_engines(path, description, log_engine, state_engine)
         except OSError as error:
@@ -114,6 +120,22 @@ class DataDirectory:
             files.close(lock_fd)
             raise
         return cls(path, description, lock_fd)
+
+    def raise_format(self, version: int) -> None:
+        """Have earlier versions of kbroker refuse this directory; durable on return. Raises
+        NoSpace, StoreFailed."""
+        if self.description.format_version >= version:
+            return
+        description = replace(self.description, format_version=version)
+        try:
+            files = Files()
+            _create(self.path, description, files)
+            files.fsync_dir(self.path)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise NoSpace(str(error)) from error
+            raise StoreFailed(f"{self.path / DESCRIPTION} cannot be written: {error}") from error
+        self.description = description
 
     @classmethod
     def inspect(cls, path: Path, *, files: Files | None = None) -> DataDirectory:

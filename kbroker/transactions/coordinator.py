@@ -125,6 +125,9 @@ class Transactions:
         self._entries: dict[str, _Entry] = {}
         self._committed = self._aborted = self._timed_out = 0
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def load(self, records: Iterable[tuple[str, TransactionRecord]], now: Moment) -> None:
         """Begin with what is stored. The markers of ids in PREPARED have to be written again, as it
         is not known which ones were: see `unfinished`."""
@@ -227,22 +230,27 @@ class Transactions:
         return Decision(transition=self._begin(transactional_id, record))
 
     def verify(
-        self, transactional_id: str, producer: ProducerEpoch, partition: TransactionPartition
+        self, transactional_id: str, producer: ProducerEpoch, part: TransactionPartition | str
     ) -> ErrorCode:
-        """Whether a log is part of the producer's transaction; TRANSACTION_ABORTABLE if not."""
-        before = self.record(transactional_id)
-        if before is None:
+        """Whether a log may take a batch of the producer's transaction, or a group an offset;
+        TRANSACTION_ABORTABLE if it is no part of it. An end that is being saved lets none in: its
+        logs are synced already."""
+        entry = self._entries.get(transactional_id)
+        if entry is None or (before := entry.record) is None:
             return _UNKNOWN
+        if entry.pending is not None and entry.pending.ends:
+            return _BUSY
         if (code := _check(before, producer)) is not _OK:
             return code
-        return _OK if partition in before.partitions else ErrorCode.transaction_abortable
+        parts: Collection[object] = before.groups if isinstance(part, str) else before.partitions
+        return _OK if part in parts else ErrorCode.transaction_abortable
 
     # --- EndTxn ---
 
     def end(
         self, transactional_id: str, producer: ProducerEpoch, *, is_commit: bool, version: int, now: Moment
     ) -> Decision:
-        """Commit or abort. `producer` of the decision is the one to go on with; version 1 does not
+        """Commit or abort. `producer` of the decision is the next one; version 1 does not
         answer it."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
@@ -280,14 +288,22 @@ class Transactions:
     def abort_timed_out(self, now: Moment) -> list[Transition]:
         """Fence the transactions that have lasted longer than their clients allow."""
         late = [
-            (name, entry.record)
-            for name, entry in self._entries.items()
-            if entry.record is not None
-            and entry.pending is None
-            and entry.record.state is TransactionState.ONGOING
-            and entry.since_ms + entry.record.timeout_ms < now.steady_ms
+            (name, record)
+            for name, since_ms, record in self._ongoing()
+            if since_ms + record.timeout_ms < now.steady_ms
         ]
         return [self._begin(name, self._fenced(record, now), is_late=True) for name, record in late]
+
+    def abort_ongoing(self, now: Moment) -> list[Transition]:
+        """Fence all transactions, because a power cut may have taken a part of them."""
+        found = [(name, record) for name, _, record in self._ongoing()]
+        return [self._begin(name, self._fenced(record, now)) for name, record in found]
+
+    def _ongoing(self) -> Iterator[tuple[str, int, TransactionRecord]]:
+        for name, entry in self._entries.items():
+            record = entry.record
+            if record is not None and entry.pending is None and record.state is TransactionState.ONGOING:
+                yield name, entry.since_ms, record
 
     def _fenced(self, before: TransactionRecord, now: Moment) -> TransactionRecord:
         next_id = self._next_producer_id() if is_exhausted(before.producer_epoch) else NO_PRODUCER
@@ -352,7 +368,7 @@ def _is_next_producer_of(record: TransactionRecord, producer: ProducerEpoch) -> 
 
 
 def _check(record: TransactionRecord, producer: ProducerEpoch) -> ErrorCode:
-    """Whether a producer may go on with its transaction, or begin one."""
+    """Whether a producer may continue its transaction, or begin one."""
     if _is_next_producer_of(record, producer):
         return _BUSY
     if producer.producer_id != record.producer_id:

@@ -22,10 +22,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker.broker import settle_memory
+from kbroker.process import SWITCH_INTERVAL_S, settle_memory
 from perf.parts.part import Part
-
-_SWITCH_INTERVAL_S = 0.0005
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +42,7 @@ def part(benchmark: Any, pytestconfig: pytest.Config) -> Part:  # noqa: ANN401
     """As in a broker, the garbage collector ignores start-up objects, and threads get the
     interpreter soon."""
     settle_memory()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return Part(benchmark, pytestconfig)
 
 

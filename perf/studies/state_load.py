@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker import plugins
-from kbroker.broker.broker import settle_memory
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.persisters.local import LocalPersister
 from kbroker.errors import ErrorCode
+from kbroker.process import settle_memory
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import ShareStateCoordinator

@@ -37,8 +37,8 @@ async def test_every_version_gives_new_ids(connect: Connect, every_engine: str, 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 async def test_an_id_of_its_own(connect: Connect, version: int) -> None:  # BASE-41
-    """With its epoch the request is accepted, but a new id is returned: only transactions would use
-    the old one. Alone it is refused."""
+    """With its epoch the request is accepted, but a new id is returned: only transactional
+    producers keep theirs. Alone it is refused."""
     async with connect() as client:
         for own in ((700, 3), (0, 0), (-5, -5)):
             answer = await init(client, version, producer_id=own[0], producer_epoch=own[1])
@@ -53,10 +53,24 @@ async def test_an_id_of_its_own(connect: Connect, version: int) -> None:  # BASE
             )
 
 
-async def test_transactional_ids(connect: Connect) -> None:  # BASE-41
+@pytest.mark.parametrize(
+    ("transactional_id", "code"),
+    [
+        ("", ErrorCode.invalid_request),
+        ("t", ErrorCode.none),
+        ("ü" * 127 + "t", ErrorCode.none),
+        ("ü" * 128, ErrorCode.invalid_request),
+    ],
+)
+async def test_transactional_ids(connect: Connect, transactional_id: str, code: ErrorCode) -> None:
+    """BASE-41. They have 1 to 255 bytes."""
     async with connect() as client:
-        for transactional_id, code in (
-            ("", ErrorCode.invalid_request),
-            ("t", ErrorCode.transactional_id_authorization_failed),
-        ):
-            assert (await init(client, 5, transactional_id)).error_code == code
+        assert (await init(client, 5, transactional_id)).error_code == code
+
+
+@pytest.mark.parametrize("version", versions("init_producer_id"))
+async def test_a_transactional_id_keeps_its_producer_id(connect: Connect, version: int) -> None:
+    async with connect() as client:
+        first, second = [await init(client, version, "t") for _ in range(2)]
+        assert (first.error_code, first.producer_epoch) == (ErrorCode.none, 0)
+        assert (second.producer_id, second.producer_epoch) == (first.producer_id, 1)

@@ -193,24 +193,15 @@ async def test_a_refused_row(connect: Connect, version: int) -> None:  # BASE-22
             assert version < 8 or (row.error_message, row.record_errors) == (None, ())
 
 
-async def test_transactional_requests_are_fatal(connect: Connect) -> None:
+async def test_a_plain_batch_in_a_request_with_a_transactional_id(connect: Connect) -> None:
+    """It belongs to no transaction."""
     async with connect() as client:
         topic = await client.create_topic("orders")
         data = [{"topic_id": topic.topic_id, "partition_data": [{"index": 0, "records": batch(b"a")}]}]
         answer = await client.call("produce", 13, transactional_id="t", acks=-1, topic_data=data)
-        assert (
-            answer.responses[0].partition_responses[0].error_code
-            == ErrorCode.transactional_id_authorization_failed
-        )
-        answer = await client.call(
-            "init_producer_id",
-            5,
-            transactional_id="t",
-            transaction_timeout=1000,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-        assert answer.error_code == ErrorCode.transactional_id_authorization_failed
+        row = answer.responses[0].partition_responses[0]
+        assert (row.error_code, row.base_offset) == (ErrorCode.none, 0)
+        assert client.partition("orders").last_stable_offset == 1
 
 
 # BASE-29

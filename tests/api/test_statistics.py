@@ -19,6 +19,7 @@ ELSEWHERE = {
     "config": "its altered settings are counted by `configs`",
     "persister": "the share state, or a plugin",
     "producer_snapshots": "saves the producers of partitions, which count them",
+    "directory": "a few names",
     "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
     "background": "starts tasks for the parts, which count them",

@@ -32,16 +32,10 @@ READ_IN_TABLES = {
         *(synonym.replace(kind, f"{kind}{bound}.") for kind in BOUNDED for bound in ("min", "max")),
     )
 } | {"internal.segment.bytes"}
-WITHOUT_A_DIFFERENCE = {"share.isolation.level"}
-"""Both of its values mean the same as long as there are no transactions."""
 
 
 def working(scope: Scope) -> list[ConfigDef]:
-    return [
-        each
-        for each in CONFIGS[scope].values()
-        if not each.only and each.name not in READ_IN_TABLES | WITHOUT_A_DIFFERENCE
-    ]
+    return [each for each in CONFIGS[scope].values() if not each.only and each.name not in READ_IN_TABLES]
 
 
 def test_the_document_is_made_from_the_tables() -> None:

@@ -1,5 +1,4 @@
-"""The administration clients of the libraries, unmodified, and the errors that they get for APIs
-that kbroker does not serve."""
+"""The administration clients of the libraries, unmodified, and their transactional producers."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
@@ -118,27 +118,62 @@ async def administrate_with_aiokafka(broker: RunningBroker, name: str) -> None:
         await client.close()
 
 
-def test_transactions_are_refused_for_good(broker: RunningBroker, name: str) -> None:
+def test_transactions(broker: RunningBroker, name: str) -> None:
+    """Two libraries use one transactional id, one after the other. The second fences the first."""
     from kafka import KafkaProducer
-    from kafka.errors import TransactionalIdAuthorizationFailedError
 
-    with pytest.raises(KafkaException) as refused:
-        Producer(
-            {"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0}
-        ).init_transactions(PATIENCE_S)
-    error = refused.value.args[0]
-    assert (error.code(), error.fatal(), error.retriable()) == (
-        ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        True,
-        False,
-    )
-    assert "transactions are not supported" in error.str()
+    broker.create_topic(name)
+    older = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0})
+    older.init_transactions(PATIENCE_S)
+    for value, is_commit in ((b"a", True), (b"b", False), (b"c", True)):
+        older.begin_transaction()
+        older.produce(name, value)
+        older.flush(PATIENCE_S)
+        (older.commit_transaction if is_commit else older.abort_transaction)(PATIENCE_S)
+    older.begin_transaction()
+    older.produce(name, b"d")
+    older.flush(PATIENCE_S)
+
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name)
     try:
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            producer.init_transactions()
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(name, b"e").get(PATIENCE_S)
+        producer.commit_transaction()
     finally:
         producer.close(PATIENCE_S)
+    with pytest.raises(KafkaException) as fenced:
+        older.commit_transaction(PATIENCE_S)
+    assert fenced.value.args[0].fatal()
+    assert read_all(broker, name, "read_committed") == [b"a", b"c", b"e"]
+    assert read_all(broker, name, "read_uncommitted") == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def read_all(broker: RunningBroker, topic: str, level: str) -> list[bytes | None]:
+    """The records up to the end that a consumer of this isolation level sees."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "isolation.level": level,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    found: list[bytes | None] = []
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        while True:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None
+            error = message.error()
+            if error is None:
+                found.append(message.value())
+            else:
+                assert error.code() == ClientError._PARTITION_EOF
+                return found
+    finally:
+        consumer.close()
 
 
 @pytest.fixture(params=["confluent-classic", "confluent-consumer"])

@@ -113,8 +113,13 @@ def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
 
 
 def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
-    """The three that kbroker has too, with the levels of 4.4."""
-    newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
+    """The four that kbroker has too, with the levels of 4.4."""
+    newer = {
+        "metadata.version": {30: 31},
+        "group.version": {},
+        "share.version": {1: 2},
+        "transaction.version": {},
+    }
     return bool(
         ours
         == [
@@ -358,12 +363,6 @@ KNOWN: Sequence[Difference] = (
             _only_there,
         ),
         "share_offsets.altered_while_a_session_is_open share_offsets.deleted_while_a_session_is_open",
-    ),
-    Difference(
-        "DIF-46",
-        r"^\d\.\w+$",
-        lambda theirs, ours: ours == "connection closed",
-        "group_types.transactions_and_a_share_group",
     ),
     Difference(
         "DIF-47",

@@ -56,6 +56,7 @@ from kbroker.formats.state import (
     LeaderEpochKey,
     LogStart,
     LogStartKey,
+    PendingOffsetKey,
     PersisterName,
     Producer,
     ProducerBatch,
@@ -76,7 +77,7 @@ from kbroker.formats.state import (
     share_state_number,
     share_topic_prefix,
 )
-from kbroker.formats.transactions import AbortedKey, TransactionKey
+from kbroker.formats.transactions import AbortedKey, TransactionalLog, TransactionalLogKey, TransactionKey
 
 TOPIC = UUID("00000000-0000-0001-0000-000000000002")
 OTHER = UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -117,11 +118,17 @@ KEYS_AND_BYTES = [
         PARKED + bytes.fromhex("04 0000000000000000 000000000000004d"),
     ),
     (TransactionKey("grün"), b"transaction/gr\xc3\xbcn"),
+    (TransactionalLogKey(TOPIC, 3), b"transactional/" + bytes.fromhex(TOPIC_HEX + "00000003")),
+    (
+        PendingOffsetKey(258, "g1", TOPIC, 3),
+        b"txn_offset/" + bytes.fromhex("0000000000000102 0002 6731" + TOPIC_HEX + "00000003"),
+    ),
     (AbortedKey(TOPIC, 3, 258), b"aborted/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
 ]
 
 VALUES = [
-    (GENERATION, Generation(7), b'{"number":7}'),
+    (GENERATION, Generation(7), b'{"number":7,"unsynced":false}'),
+    (GENERATION, Generation(8, unsynced=True), b'{"number":8,"unsynced":true}'),
     (PERSISTER, PersisterName("default"), b'{"name":"default"}'),
     (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
     (
@@ -140,6 +147,7 @@ VALUES = [
         b'{"entries":{"share.auto.offset.reset":"earliest"}}',
     ),
     (LogStartKey(TOPIC, 0), LogStart(12), b'{"offset":12}'),
+    (TransactionalLogKey(TOPIC, 0), TransactionalLog(12), b'{"first_offset":12}'),
     (LeaderEpochKey(TOPIC, 0, 4), LeaderEpoch(99), b'{"start_offset":99}'),
     (
         ProducerSnapshotKey(TOPIC, 0, 100),

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.groups.classic.messages import Protocol
 from kbroker.groups.ids import SHARE
-from kbroker.groups.offset_messages import OffsetsSettings
+from kbroker.groups.offsets.messages import OffsetsSettings
 from tests.groups.world import OK, G, World
 
 RETENTION_MS = 1000

@@ -7,8 +7,8 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.formats.state import GroupOffsetKey
-from kbroker.groups.offset_messages import Commit, OffsetErrors, OffsetsSettings
-from kbroker.groups.offsets import OffsetsStatistics
+from kbroker.groups.offsets.committed import OffsetsStatistics
+from kbroker.groups.offsets.messages import Commit, OffsetErrors, OffsetsSettings
 from kbroker.groups.routing import Groups
 from tests.groups.world import NOT_SAVED, OK, G, World
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kbroker.formats.state import GroupOffsetKey, parse_key
-from kbroker.groups.offset_messages import Commit
+from kbroker.groups.offsets.messages import Commit
 from kbroker.groups.outcome import Outcome
 from tests.groups.world import NOT_SAVED, Call, World
 

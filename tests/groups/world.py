@@ -17,8 +17,8 @@ from kbroker.groups.classic.coordinator import ClassicGroups
 from kbroker.groups.consumer import messages as consumer
 from kbroker.groups.consumer.coordinator import ConsumerGroups
 from kbroker.groups.ids import GroupIds
-from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
-from kbroker.groups.offsets import Offsets
+from kbroker.groups.offsets.committed import Offsets
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
 from kbroker.groups.outcome import Answer, OffsetOf, Outcome, Ticket
 from kbroker.groups.routing import Groups
 from kbroker.groups.stored_times import StoredTimes

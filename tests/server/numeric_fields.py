@@ -220,6 +220,51 @@ def _consumer_heartbeat(world: World) -> Values:
     return {**group, "subscribed_topic_names": [world.topic.name], "topic_partitions": owned}
 
 
+def _transaction(world: World) -> Values:
+    """A new producer whose transaction has a partition and a group."""
+    transactional_id = f"transactional-{next(_NUMBERS)}"
+    answer = world.connection.call(
+        "init_producer_id", 2, transactional_id=transactional_id, transaction_timeout=60_000
+    )
+    assert answer.error_code == 0
+    numbers = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    transactions = _added(world, transactional_id, **numbers)["transactions"]
+    added = world.connection.call("add_partitions_to_txn", 4, transactions=transactions)
+    (topic,) = added.results_by_transaction[0].topic_results
+    assert topic.results_by_partition[0].partition_error_code == 0
+    world.connection.call(
+        "add_offsets_to_txn", 3, transactional_id=transactional_id, **numbers, group_id="committed"
+    )
+    return {"transactional_id": transactional_id, **numbers}
+
+
+def _added(world: World, transactional_id: str, producer_id: int, producer_epoch: int) -> Values:
+    """The fields of all versions."""
+    topics = [{"name": world.topic.name, "partitions": [0]}]
+    several = {"producer_id": producer_id, "producer_epoch": producer_epoch, "verify_only": False}
+    return {
+        "transactions": [{"transactional_id": transactional_id, **several, "topics": topics}],
+        "v3_and_below_transactional_id": transactional_id,
+        "v3_and_below_producer_id": producer_id,
+        "v3_and_below_producer_epoch": producer_epoch,
+        "v3_and_below_topics": topics,
+    }
+
+
+def _write_txn_markers(world: World) -> Values:
+    producer = _transaction(world)
+    del producer["transactional_id"]
+    topics = [{"name": world.topic.name, "partition_indexes": [0]}]
+    marker = {"transaction_result": False, "coordinator_epoch": 0, "transaction_version": 0}
+    return {"markers": [{**producer, **marker, "topics": topics}]}
+
+
+def _txn_offset_commit(world: World) -> Values:
+    row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    group = {"group_id": "committed", "generation_id": -1, "member_id": "", "group_instance_id": None}
+    return {**_transaction(world), **group, "topics": _of_topic(world, row)}
+
+
 def _state(world: World, **row: Any) -> Values:
     return {"group_id": world.share_group, "topics": _of_topic(world, {"partition": 0, **row})}
 
@@ -275,6 +320,17 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
         "topics": _of_topic(w, {"partition_index": 0, "offset": 1}), "timeout": 1000,
     },
     "init_producer_id": lambda w: {"transactional_id": None, "transaction_timeout": 1000},
+    "add_partitions_to_txn": lambda w: _added(w, **_transaction(w)),
+    "add_offsets_to_txn": lambda w: {**_transaction(w), "group_id": "committed"},
+    "end_txn": lambda w: {**_transaction(w), "committed": True},
+    "write_txn_markers": _write_txn_markers,
+    "txn_offset_commit": _txn_offset_commit,
+    "describe_producers": lambda w: {"topics": [{"name": w.topic.name, "partition_indexes": [0]}]},
+    "describe_transactions": lambda w: {"transactional_ids": [_transaction(w)["transactional_id"]]},
+    "list_transactions": lambda w: {
+        "state_filters": (), "producer_id_filters": [1], "duration_filter": -1,
+        "transactional_id_pattern": None,
+    },
     "offset_for_leader_epoch": lambda w: {"topics": _of_topic(w, {"partition": 0, "leader_epoch": 0})},
     "describe_configs": lambda w: {"resources": _resources(w, configuration_keys=None)},
     "alter_configs": lambda w: {"resources": _resources(w, configs=()), "validate_only": False},
@@ -324,7 +380,9 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     },
 }  # fmt: skip
 
-CHANGES_TOPIC = frozenset({"produce", "delete_records", "create_partitions", "incremental_alter_configs"})
+CHANGES_TOPIC = frozenset(
+    {"produce", "delete_records", "create_partitions", "incremental_alter_configs", "write_txn_markers"}
+)
 NEEDS_STATE = frozenset(
     {
         "read_share_group_state", "write_share_group_state", "share_fetch", "share_acknowledge",

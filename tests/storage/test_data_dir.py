@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from kbroker.errors import OperatorError
-from kbroker.storage.data_dir import DESCRIPTION, FORMAT_VERSION, DataDirectory, random_cluster_id
+from kbroker.storage.data_dir import (
+    DESCRIPTION,
+    FIRST_FORMAT,
+    FORMAT_VERSION,
+    DataDirectory,
+    random_cluster_id,
+)
 from kbroker.storage.files import Files
 from kbroker.testing.faulty_files import FaultyFiles
 
@@ -28,7 +34,7 @@ def refusal(
 
 def describe(path: Path, **changes: object) -> None:
     values: dict[str, object] = {
-        "format_version": FORMAT_VERSION,
+        "format_version": FIRST_FORMAT,
         "cluster_id": "c",
         "log_engine": "segment",
         "state_engine": "segment",

@@ -155,7 +155,7 @@ def test_an_unknown_id_ends_nothing(version: int, is_commit: bool) -> None:
     assert (decision.code, decision.transition) == (WRONG_PRODUCER, None)
 
 
-def test_an_aborted_producer_of_version_2_goes_on_with_a_new_epoch() -> None:
+def test_an_aborted_producer_of_version_2_goes_on_with_a_new_epoch() -> None:  # BASE-66
     world = World(a_record(ONGOING))
     world.pass_ms(60_001)
     (fence,) = world.transactions.abort_timed_out(world.now)

@@ -16,7 +16,7 @@ from kbroker.broker.configs import Configs
 from kbroker.broker.groups.deletion import decide_deletion
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.errors import ErrorCode
-from kbroker.formats.state import GroupKey, GroupOffsetKey
+from kbroker.formats.state import GroupKey, GroupOffsetKey, PendingOffsetKey
 from kbroker.groups.routing import Groups, GroupsStatistics
 from kbroker.storage.spi import StateStore
 
@@ -51,8 +51,14 @@ class ConsumerGroupService:
         self.groups.load(
             store.scan(GroupKey.namespace),
             store.scan(GroupOffsetKey.namespace),
+            store.scan(PendingOffsetKey.namespace),
             now_ms=self._runner.clock.now_ms(),
         )
+
+    async def end_transaction(self, producer_id: int, is_commit: bool) -> bool:
+        """Commit or drop the offsets of a producer's transaction; saved on return. False if they
+        could not be saved."""
+        return await self._runner.save(self.groups.end_transaction(producer_id, is_commit=is_commit))
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for a group other than a share group: deletes its records, offsets and

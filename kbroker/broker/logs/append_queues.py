@@ -46,8 +46,14 @@ _threads: Final = trio.CapacityLimiter(_CHECKS_AT_ONCE)
 
 class Producing(Protocol):
     """The request's part that waits for one batch. `appended` or `refused` is called once for a
-    batch that had to wait, `done` as by Partition.append."""
+    batch that had to wait, `done` as by Partition.append.
 
+    - `transactional`: whether the batch may belong to a transaction
+    - `check`: called in the step of the append; raises KafkaError if the log must not take it"""
+
+    @property
+    def transactional(self) -> bool: ...
+    def check(self, partition: Partition, header: BatchHeader) -> None: ...
     def done(self, error: Exception | None) -> None: ...
     def appended(self, partition: Partition, appended: Appended) -> None: ...
     def refused(self, partition: Partition, error: KafkaError, size_bytes: int) -> None: ...
@@ -91,13 +97,14 @@ class AppendQueues:
         KafkaError for a batch that is refused at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        header = validate(records, partition.topic.rules, now_ms)
+        header = validate(records, partition.topic.rules, now_ms, transactional=producing.transactional)
         assert records is not None
         view = memoryview(records)[: header.size_bytes]
         is_checked = partition.topic.rules.check_payload
         queue = self.queues.get(partition)
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):
+                producing.check(partition, header)
                 return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
         batch = memoryview(bytearray(view)) if view.readonly else view
@@ -135,6 +142,7 @@ class AppendQueues:
     @staticmethod
     def _append(partition: Partition, waiting: _Waiting) -> None:
         batch, header, _, producing, on_written = waiting
+        producing.check(partition, header)
         producing.appended(
             partition, partition.append(batch, wall_clock_ms(), producing.done, on_written, header=header)
         )

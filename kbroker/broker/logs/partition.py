@@ -136,8 +136,8 @@ class Partition(ReadablePartition):
         self.bytes_since_snapshot = 0
         self.appended_bytes = 0
         self.has_transactions = False
-        """Whether this broker life has written a transaction here. No API writes one yet; the first
-        that does must also store it for later lives."""
+        """Whether the log may have transactions; stored before the first one (TransactionalLog). A
+        marker alone is none: it ends nothing."""
         self.control_from: int | None = None
         """From this offset on the log holds nothing but control batches. None: not known."""
         self._commits = commits
@@ -334,8 +334,8 @@ class Partition(ReadablePartition):
         if on_written is not None:
             in_flight.on_written.append(on_written)
         if has_producer and self.producers is not None:
-            self.has_transactions = self.has_transactions or header.is_transactional
             if marker is None:
+                self.has_transactions = self.has_transactions or header.is_transactional
                 self.producers.append(header, base_offset, now_ms)
             else:
                 self.producers.append_marker(header, marker, base_offset, now_ms)

@@ -36,12 +36,21 @@ class ProducerIds:
     async def take(self) -> int:
         """A producer id that is never assigned again, even after a power cut. Raises NoSpace,
         StoreFailed."""
-        while self._next_id >= self._reserved:
-            block_end = self._next_id + BLOCK_SIZE
+        await self.reserve()
+        return self.next()
+
+    async def reserve(self, count: int = 1) -> None:
+        """`next` may be called so many times in the step in which this returns. Raises NoSpace,
+        StoreFailed."""
+        while self._reserved - self._next_id < count:
+            block_end = self._next_id + max(BLOCK_SIZE, count)
             await self._commits.commit([(PRODUCER_IDS.encode(), ProducerIdsRecord(block_end).encode())])
             # If two producers had the same id, batches of the second would be taken for repeats.
             await self._commits.flush()
             self._reserved = max(self._reserved, block_end)
-        producer_id = self._next_id
+
+    def next(self) -> int:
+        """A reserved producer id."""
+        assert self._next_id < self._reserved, "no producer id is reserved"
         self._next_id += 1
-        return producer_id
+        return self._next_id - 1

@@ -73,6 +73,14 @@ class ProducerStates:
     def statistics(self) -> ProducerStatesStatistics:
         return ProducerStatesStatistics(len(self._entries), len(self._unsettled), len(self.transactions))
 
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._entries
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """That of the producer's last marker; -1 if there is none."""
+        entry = self._entries.get(producer_id)
+        return -1 if entry is None else entry.coordinator_epoch
+
     def has_open(self, producer_id: int) -> bool:
         """Whether the producer has a transaction here whose marker is not appended."""
         entry = self._entries.get(producer_id)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable
 
+from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.leader_epochs import EpochEntry
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_recovery import unusable_snapshots
 from kbroker.broker.logs.topic_records import removal_of
 from kbroker.broker.logs.topics import Topics
-from kbroker.errors import OperatorError
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.formats.state import (
     GENERATION,
     PERSISTER,
@@ -37,19 +38,39 @@ from kbroker.formats.state import (
     TopicKey,
     TopicState,
 )
-from kbroker.storage.spi import Change, LogId, LogStore, StateReader, StateStore
+from kbroker.formats.transactions import TransactionalLogKey
+from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateReader, StateStore
 
 logger = logging.getLogger(__name__)
 
 
-def raise_generation(store: StateStore) -> int:
+def raise_generation(store: StateStore, *, unsynced: bool = False) -> tuple[int, bool]:
     """The number of this broker life: the owner epoch of the stores and the leader epoch of every
-    log. Durable on return."""
+    log. Durable on return. Also returns whether a power cut may have taken what an earlier life had
+    answered; that is remembered until a clean end.
+
+    `unsynced`: this life answers before it syncs."""
     value = store.get(GENERATION.encode())
-    number = 0 if value is None else Generation.decode(value).number + 1
-    store.write([(GENERATION.encode(), Generation(number).encode())])
+    last = Generation(-1) if value is None else Generation.decode(value)
+    following = Generation(last.number + 1, unsynced or last.unsynced)
+    store.write([(GENERATION.encode(), following.encode())])
     store.sync()
-    return number
+    return following.number, last.unsynced
+
+
+async def note_clean_end(
+    store: StateStore, logs: GroupCommit[StampedBatch], state: GroupCommit[Change]
+) -> None:
+    """From here on a power cut takes nothing that was answered."""
+    value = store.get(GENERATION.encode())
+    if value is None or not (ended := Generation.decode(value)).unsynced:
+        return
+    try:
+        await logs.flush()
+        await state.flush()
+        await state.commit([(GENERATION.encode(), Generation(ended.number).encode())])
+    except (NoSpace, StoreFailed) as error:
+        logger.warning("the next start takes this end for an unclean one: %s", error)
 
 
 def note_persister(store: StateStore, name: str) -> None:
@@ -115,6 +136,10 @@ def _begin_life(topics: Topics, state_store: StateStore) -> None:
     hides what it had lost.
     """
     changes: list[Change] = []
+    for key, _ in state_store.scan(TransactionalLogKey.namespace):
+        log = TransactionalLogKey.parse(key[len(TransactionalLogKey.namespace) :])
+        if (transactional := topics.partition(log.topic_id, log.partition)) is not None:
+            transactional.has_transactions = True
     # One snapshot for all partitions: many small reads would take longer.
     with state_store.snapshot() as found:
         for partition in topics.partitions():

@@ -17,7 +17,7 @@ from kbroker.formats.state import (
     dead_letter_topic_prefix,
     share_topic_prefix,
 )
-from kbroker.formats.transactions import aborted_prefix
+from kbroker.formats.transactions import TransactionalLogKey, aborted_prefix
 from kbroker.storage.spi import Change, LogId, StateReader
 
 
@@ -49,6 +49,7 @@ def removal_of(store: StateReader, topic_id: UUID, partitions: int) -> list[Chan
     changes: list[Change] = []
     for index in range(partitions):
         changes.append((LogStartKey(topic_id, index).encode(), None))
+        changes.append((TransactionalLogKey(topic_id, index).encode(), None))
         for key in (
             LeaderEpochKey(topic_id, index, 0).encode()[:-4],
             ProducerSnapshotKey(topic_id, index, 0).encode()[:-8],

@@ -46,7 +46,7 @@ from kbroker.groups.classic.messages import (
 from kbroker.groups.classic.rebalance import Rebalances, sync_reply
 from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
 from kbroker.groups.ids import CLASSIC, GroupIds, ListedGroup
-from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import GenerationSaved, Outcome, Records, Ticket, together
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
@@ -286,13 +286,15 @@ class ClassicGroups:
 
     # --- offsets ---
 
-    def check_commit(self, request: CommitRequest, *, now_ms: int) -> None:
-        """Raises KafkaError if the group does not accept the commit. A member's commit renews its
-        session. A client that is not a member may commit while the group is empty."""
+    def check_commit(self, request: CommitRequest, *, now_ms: int, in_transaction: bool = False) -> None:
+        """Raises KafkaError if the group does not accept the commit. A member's plain commit renews
+        its session. A client that is not a member may commit while the group is empty."""
         group = self._groups[request.group_id]
         if group.state is GroupState.EMPTY and request.generation < 0:
             return
-        group.check_commit(request)
+        group.check_commit(request, in_transaction=in_transaction)
+        if in_transaction:
+            return
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
 
     def check_offset_delete(self, group_id: str) -> None:

@@ -26,7 +26,7 @@ from typing import Final
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ClassicGroupMember, ClassicGroupMetadata
 from kbroker.groups.classic.messages import NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
-from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import Ticket
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_subscribed_topics
@@ -218,13 +218,14 @@ class ClassicGroup:
         if self.state is not GroupState.PREPARING or self.former_epochs.get(member_id) != generation:
             raise KafkaError(ErrorCode.illegal_generation)
 
-    def check_commit(self, request: CommitRequest) -> None:
-        """Raises KafkaError unless the commit is a member's in this generation."""
+    def check_commit(self, request: CommitRequest, *, in_transaction: bool = False) -> None:
+        """Raises KafkaError unless the commit is a member's in this generation. Members commit in a
+        transaction during a rebalance, too: it has the records of their generation."""
         if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.instance_id is None:
             raise KafkaError(ErrorCode.unknown_member_id)
         self.check_member(request.member_id, request.instance_id)
         self.check_generation(request.member_id, request.generation)
-        if self.state is GroupState.COMPLETING:
+        if self.state is GroupState.COMPLETING and not in_transaction:
             raise KafkaError(ErrorCode.rebalance_in_progress)
 
     def has_room(self, request: JoinRequest, max_size: int) -> bool:

@@ -50,7 +50,7 @@ from kbroker.groups.consumer.reconciliation import MemberState, Owned
 from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
 from kbroker.groups.ids import CONSUMER, GroupIds, ListedGroup
-from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import Outcome, Records, together
 from kbroker.groups.share.messages import Assignment, GroupHeartbeatReply, TopicPartitions
 from kbroker.groups.stored_times import StoredTimes

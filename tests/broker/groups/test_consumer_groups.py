@@ -33,7 +33,7 @@ from kbroker.groups.classic.messages import (
     SyncRequest,
 )
 from kbroker.groups.consumer.messages import ConsumerGroupHeartbeatRequest
-from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors
 from kbroker.groups.outcome import OffsetOf
 from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.memory_store import MemoryStateStore

@@ -27,7 +27,7 @@ from kbroker.groups.classic.messages import (
 )
 from kbroker.groups.classic.state import ClassicGroup, GroupState
 from kbroker.groups.ids import GroupIds
-from kbroker.groups.offset_messages import CommitRequest
+from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.storage.memory_store import MemoryStateStore
 

@@ -25,8 +25,8 @@ from kbroker.groups.classic.messages import (
     SyncRequest,
 )
 from kbroker.groups.ids import GroupIds
-from kbroker.groups.offset_messages import CommitRequest, OffsetsSettings
-from kbroker.groups.offsets import Offsets
+from kbroker.groups.offsets.committed import Offsets
+from kbroker.groups.offsets.messages import CommitRequest, OffsetsSettings
 from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.groups.routing import Groups
 from kbroker.protocol.consumer_protocol import read_assignment, write_assignment

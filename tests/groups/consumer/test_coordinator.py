@@ -14,7 +14,7 @@ from kbroker.formats.state import GroupKey
 from kbroker.groups.assignors.spi import ConsumerAssignorMember, PartitionAssignorError
 from kbroker.groups.consumer.messages import ConsumerGroupHeartbeatRequest
 from kbroker.groups.ids import CONSUMER, SHARE
-from kbroker.groups.offset_messages import Commit, CommitRequest
+from kbroker.groups.offsets.messages import Commit, CommitRequest
 from tests.groups.consumer.world import Client, World, all_of, settle
 
 FENCED = ErrorCode.fenced_member_epoch

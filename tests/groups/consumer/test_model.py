@@ -29,8 +29,8 @@ from kbroker.groups.consumer.messages import (
     MigrationPolicy,
 )
 from kbroker.groups.ids import CLASSIC, CONSUMER, GroupIds
-from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetsSettings
-from kbroker.groups.offsets import Offsets
+from kbroker.groups.offsets.committed import Offsets
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetsSettings
 from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.groups.routing import Groups
 from kbroker.groups.share.messages import GroupHeartbeatReply

@@ -6,6 +6,8 @@ Fetches see it only when that is applied. Until then, or until `not_saved`, it i
 removal also covers offsets in progress, since it is saved after them. routing.py first checks with
 the group whether the member may commit.
 
+Offsets of transactions are kept apart until they are committed (pending.py).
+
 Offsets belong to topics by id: they are removed with a topic, and a new topic of that name has
 none.
 
@@ -29,9 +31,25 @@ from uuid import UUID
 
 from kbroker.errors import ErrorCode
 from kbroker.formats.group_records import MAX_METADATA_BYTES, AnyGroupOffset, ExpiringGroupOffset, GroupOffset
-from kbroker.formats.state import GroupOffsetKey, group_offset_key_end, group_offsets_prefix, parse_key
-from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
-from kbroker.groups.outcome import ApplyOffsets, OffsetOf, Outcome, R, WhyGone
+from kbroker.formats.state import (
+    GroupOffsetKey,
+    PendingOffsetKey,
+    group_offset_key_end,
+    group_offsets_prefix,
+    parse_key,
+)
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
+from kbroker.groups.offsets.pending import PendingOf, PendingOffsets
+from kbroker.groups.outcome import (
+    ApplyOffsets,
+    ApplyPending,
+    EndPending,
+    OffsetOf,
+    Outcome,
+    R,
+    WhyGone,
+    together,
+)
 from kbroker.groups.stored_times import StoredTimes
 
 OffsetsByTopic = Mapping[UUID, Mapping[int, AnyGroupOffset]]
@@ -67,6 +85,7 @@ class Offsets:
         self._times = times or StoredTimes()
         self._groups: dict[str, dict[UUID, dict[int, AnyGroupOffset]]] = {}
         self._on_their_way: dict[str, dict[ApplyOffsets, None]] = {}
+        self.pending = PendingOffsets()
         self._count = 0
         self._commits = 0
         self._gone: Counter[WhyGone] = Counter()
@@ -82,60 +101,109 @@ class Offsets:
         return self._groups.get(group_id, _NONE)
 
     def has_any(self, group_id: str) -> bool:
-        """Whether the group has offsets, including those in progress."""
-        return group_id in self._groups or group_id in self._on_their_way
+        """Whether the group has offsets, including those in progress or in a transaction."""
+        return (
+            group_id in self._groups
+            or group_id in self._on_their_way
+            or bool(self.pending.of_group(group_id))
+        )
 
     def group_ids(self) -> Iterable[str]:
-        return self._groups.keys()
+        return {**self._groups, **{each.group_id: None for each in self.pending}}
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that have committed offsets."""
-        return set().union(*self._groups.values())
+        """All topics that have offsets."""
+        return {each.partition[0] for each in self.pending}.union(*self._groups.values())
 
     # --- deciding ---
 
     def commit(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
         """Commit offsets; the group has accepted the member. Metadata that is too long refuses its
         own partition only."""
+        offsets, rows = self._checked(request, now_ms)
+        return self._outcome(request.group_id, offsets, OffsetErrors(rows=rows))
+
+    def commit_later(self, request: CommitRequest, producer_id: int, *, now_ms: int) -> Outcome[OffsetErrors]:
+        """Commit offsets with the producer's transaction; it has the group, which has accepted the
+        member."""
+        offsets, rows = self._checked(request, now_ms)
+        if not offsets:
+            return Outcome(reply=OffsetErrors(rows=rows))
+        group_id, ahead_ms = request.group_id, self._times.ahead_ms
+        changes = tuple(
+            (PendingOf(producer_id, group_id, partition).key(), offset.encode(ahead_ms))
+            for partition, offset in offsets.items()
+        )
+        saving = ApplyPending(producer_id, group_id, offsets)
+        self.pending.begin(saving)
+        return Outcome(changes, OffsetErrors(rows=rows), (saving,))
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Outcome[None]:
+        """The producer's transaction has ended: its offsets are committed, or dropped."""
+        committed = self.pending.committed_by(producer_id) if is_commit else {}
+        outcomes: list[Outcome[None]] = []
+        for group_id, offsets in committed.items():
+            newer = self._coming(group_id)
+            outcomes.append(
+                self._outcome(
+                    group_id,
+                    {each: offset for each, offset in offsets.items() if each not in newer},
+                    in_transaction=True,
+                )
+            )
+        superseded = self.pending.older_than(producer_id) if is_commit else []
+        gone = tuple((each.key(), None) for each in (*self.pending.ending(producer_id), *superseded))
+        ended = EndPending(producer_id, tuple(superseded))
+        return together([*outcomes, Outcome(gone, effects=(ended,))]) if gone else Outcome()
+
+    def _checked(
+        self, request: CommitRequest, now_ms: int
+    ) -> tuple[dict[OffsetOf, AnyGroupOffset], dict[OffsetOf, ErrorCode]]:
+        """The offsets that are accepted, and a code for each partition."""
         limit = self._settings().metadata_max_bytes
         rows: dict[OffsetOf, ErrorCode] = {}
-        offsets: dict[OffsetOf, AnyGroupOffset | None] = {}
+        offsets: dict[OffsetOf, AnyGroupOffset] = {}
         for partition, commit in request.offsets.items():
             if commit.metadata and _is_too_long(commit.metadata, limit):
                 rows[partition] = ErrorCode.offset_metadata_too_large
                 continue
             rows[partition] = ErrorCode.none
             offsets[partition] = _offset(commit, request.retention_ms, now_ms)
-        return self._outcome(request.group_id, offsets, OffsetErrors(rows=rows))
+        return offsets, rows
 
     def delete(self, group_id: str, partitions: Mapping[OffsetOf, ErrorCode]) -> Outcome[OffsetErrors]:
         """OffsetDelete of the partitions whose code is 0, with or without an offset."""
         known, coming = self.of(group_id), self._coming(group_id)
+        coming |= {each.partition: None for each in self.pending.of_group(group_id)}
         allowed = [partition for partition, code in partitions.items() if code is ErrorCode.none]
         gone = [each for each in allowed if each[1] in known.get(each[0], ()) or each in coming]
         return self._removal(group_id, gone, WhyGone.DELETED, OffsetErrors(rows=partitions))
 
     def remove_group(self, group_id: str) -> Outcome[None]:
         """Remove all offsets of a deleted group."""
-        return self._removal(
-            group_id, {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}, WhyGone.DELETED
-        )
+        gone = {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}
+        gone |= {each.partition: None for each in self.pending.of_group(group_id)}
+        return self._removal(group_id, gone, WhyGone.DELETED)
 
     def topic_deleted(self, topic_id: UUID) -> list[Outcome[None]]:
         """Remove the topic's offsets: an outcome for each group that has some."""
         outcomes: list[Outcome[None]] = []
-        for group_id in {*self._groups, *self._on_their_way}:
+        pending = [each for each in self.pending if each.partition[0] == topic_id]
+        for group_id in {*self._groups, *self._on_their_way, *(each.group_id for each in pending)}:
             gone: dict[OffsetOf, None] = {
                 (topic_id, number): None for number in self.of(group_id).get(topic_id, ())
             }
             gone |= {each: None for each in self._coming(group_id) if each[0] == topic_id}
+            gone |= {each.partition: None for each in pending if each.group_id == group_id}
             if gone:
                 outcomes.append(self._removal(group_id, gone, WhyGone.DELETED))
         return outcomes
 
     def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
-        """Remove old offsets. The reply is True if none is left."""
+        """Remove old offsets, unless a transaction is about to replace them. The reply is True if
+        none is left."""
         known, coming = self.of(group_id), self._coming(group_id)
+        coming |= {each.partition: None for each in self.pending.of_group(group_id)}
         newest_ms = now_ms - self._settings().retention_ms
         gone: list[OffsetOf] = []
         count = 0
@@ -176,7 +244,10 @@ class Offsets:
         offsets: Mapping[OffsetOf, AnyGroupOffset | None],
         reply: R | None = None,
         why: WhyGone | None = None,
+        *,
+        in_transaction: bool = False,
     ) -> Outcome[R]:
+        """`in_transaction`: the end of a transaction commits them."""
         if not offsets:
             return Outcome(reply=reply)
         prefix, ahead_ms = group_offsets_prefix(group_id), self._times.ahead_ms
@@ -187,7 +258,11 @@ class Offsets:
             )
             for (topic_id, number), offset in offsets.items()
         )
-        saving = ApplyOffsets(group_id, offsets, why)
+        if self.pending and not in_transaction:
+            # They come too late from here on: not even a restart finds them.
+            late = self.pending.of_partitions(group_id, offsets)
+            changes = (*changes, *((each.key(), None) for each in late))
+        saving = ApplyOffsets(group_id, offsets, why, in_transaction)
         self._on_their_way.setdefault(group_id, {})[saving] = None
         return Outcome(changes, reply, (saving,))
 
@@ -196,6 +271,10 @@ class Offsets:
     def apply(self, saved: ApplyOffsets) -> None:
         """Make saved offsets visible to fetches."""
         self.not_saved(saved)
+        if self.pending and not saved.in_transaction:
+            late = self.pending.of_partitions(saved.group_id, saved.offsets)
+            self.pending.drop(each for each in late if saved.offsets[each.partition] is None)
+            self.pending.supersede(each for each in late if saved.offsets[each.partition] is not None)
         count = self._count
         for (topic_id, number), offset in saved.offsets.items():
             if offset is None:
@@ -228,6 +307,16 @@ class Offsets:
             del topics[topic_id]
             if not topics:
                 del self._groups[group_id]
+
+    def load_pending(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
+        """Load the stored offsets of transactions (a scan of PendingOffsetKey.namespace). Raises
+        ValueError for damaged ones."""
+        for key, value in records:
+            parsed = parse_key(key)
+            assert isinstance(parsed, PendingOffsetKey)
+            offset = self._loaded(parsed.decode_value(value), now_ms)
+            log = parsed.topic_id, parsed.partition
+            self.pending.put(parsed.producer_id, parsed.group_id, {log: offset})
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Load the stored offsets (a scan of GroupOffsetKey.namespace). Raises ValueError for

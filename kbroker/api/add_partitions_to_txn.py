@@ -1,0 +1,92 @@
+"""AddPartitionsToTxn (24), v0-5: logs become part of a producer's transaction (KIP-98), before it
+writes to them. Clients with transaction version 2 leave this to Produce (KIP-890).
+
+v0-3 name one transactional id. v4-5 name several, and may ask to verify only: brokers use them
+among themselves. If one partition of an id does not exist, none is added, and the others are
+OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kbroker.api.request import Message, Request
+from kbroker.api.transaction_admin import find_partition
+from kbroker.broker.logs.partition import Partition
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.transactions.coordinator import ProducerEpoch
+
+_SEVERAL_FROM = 4
+_FENCED_FROM = 2
+_UNKNOWN = ErrorCode.unknown_topic_or_partition
+
+
+async def handle(request: Request) -> Message:
+    body = request.body
+    if request.version < _SEVERAL_FROM:
+        transactional_id = body.v3_and_below_transactional_id
+        producer = ProducerEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+        topics = body.v3_and_below_topics
+        rows = await _rows(request, transactional_id, producer, topics, verify_only=False)
+        return {"results_by_topic_v3_and_below": rows}
+    results = []
+    for each in body.transactions:
+        producer = ProducerEpoch(each.producer_id, each.producer_epoch)
+        rows = await _rows(
+            request, each.transactional_id, producer, each.topics, verify_only=each.verify_only
+        )
+        results.append({"transactional_id": each.transactional_id, "topic_results": rows})
+    return {"error_code": ErrorCode.none, "results_by_transaction": results}
+
+
+async def _rows(
+    request: Request,
+    transactional_id: str,
+    producer: ProducerEpoch,
+    topics: Sequence[Any],
+    *,
+    verify_only: bool,
+) -> list[Message]:
+    found = {
+        (topic.name, index): find_partition(request.broker, topic.name, index)
+        for topic in topics
+        for index in topic.partitions
+    }
+    partitions = {key: each for key, each in found.items() if each is not None}
+    service = request.broker.transactions
+    if len(partitions) < len(found):
+        codes = dict.fromkeys(partitions, ErrorCode.operation_not_attempted)
+    elif verify_only:
+        codes = {key: service.verify(transactional_id, producer, each) for key, each in partitions.items()}
+    else:
+        code = await _added(request, transactional_id, producer, list(partitions.values()))
+        codes = dict.fromkeys(partitions, code)
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": index,
+                    "partition_error_code": codes.get((topic.name, index), _UNKNOWN),
+                }
+                for index in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
+async def _added(
+    request: Request, transactional_id: str, producer: ProducerEpoch, partitions: Sequence[Partition]
+) -> ErrorCode:
+    if not transactional_id:
+        return ErrorCode.invalid_request
+    service = request.broker.transactions
+    try:
+        code = await service.add(transactional_id, producer, partitions, (), version=1)
+    except KafkaError as error:
+        return error.code
+    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
+        return ErrorCode.invalid_producer_epoch
+    return code

@@ -1,0 +1,52 @@
+"""DescribeProducers (61), v0 (KIP-664): the idempotent and transactional producers that a log
+knows, as of the high watermark, with the first offset of an open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.api.request import Message, Request
+from kbroker.api.transaction_admin import find_partition
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.state import Producer
+
+
+async def handle(request: Request) -> Message:
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [await _row(request, topic.name, index) for index in topic.partition_indexes],
+        }
+        for topic in request.body.topics
+    ]
+    return {"topics": topics}
+
+
+async def _row(request: Request, name: str, index: int) -> Message:
+    partition = find_partition(request.broker, name, index)
+    code, message = ErrorCode.unknown_topic_or_partition, None
+    producers: Sequence[Producer] = ()
+    if partition is not None:
+        try:
+            producers = (await partition.load_producers()).confirmed()
+            code = ErrorCode.none
+        except KafkaError as error:
+            code, message = error.code, error.message
+    return {
+        "partition_index": index,
+        "error_code": code,
+        "error_message": message,
+        "active_producers": [_producer(each) for each in producers],
+    }
+
+
+def _producer(producer: Producer) -> Message:
+    """A marker with a new epoch drops the producer's batches: it has no last sequence then."""
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "last_sequence": producer.batches[-1].last_sequence if producer.batches else -1,
+        "last_timestamp": producer.timestamp_ms,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.open_from,
+    }

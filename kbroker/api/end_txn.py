@@ -1,0 +1,36 @@
+"""EndTxn (26), v0-5: commits or aborts a producer's transaction (KIP-98).
+
+Answered when the decision is durable and, as a rule, when all markers are: a consumer with
+read_committed sees the records then. From v5 the answer has the producer id and epoch of the next
+transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+from kbroker.api.request import Message, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
+
+_NEXT_EPOCH_FROM = 5
+_FENCED_FROM = 2
+
+
+async def handle(request: Request) -> Message:
+    body = request.body
+    if not body.transactional_id:
+        return _answer(ErrorCode.invalid_request)
+    producer = ProducerEpoch(body.producer_id, body.producer_epoch)
+    version = 2 if request.version >= _NEXT_EPOCH_FROM else 1
+    try:
+        code, known = await request.broker.transactions.end(
+            body.transactional_id, producer, is_commit=body.committed, version=version
+        )
+    except KafkaError as error:
+        return _answer(error.code)
+    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
+        code = ErrorCode.invalid_producer_epoch
+    return _answer(code, known if code is ErrorCode.none and version >= 2 else NOBODY)
+
+
+def _answer(code: ErrorCode, producer: ProducerEpoch = NOBODY) -> Message:
+    return {"error_code": code, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}

@@ -1,0 +1,67 @@
+"""ListTransactions (66), v0-2 (KIP-664): transactional ids, filtered by state and producer id, by
+the time since their transaction began (v1, KIP-994) and by an expression for the whole id (v2,
+KIP-1152).
+
+Filters for unknown states match nothing, and are named in the answer. As in Kafka, the time of an
+id counts from its last transaction, if it has none now, and an id that never had one is older than
+any duration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.api.request import Message, Request
+from kbroker.api.transaction_admin import STATE_NAMES
+from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.transactions import TransactionRecord
+from kbroker.groups.consumer.subscriptions import compile_regex
+
+_KNOWN_STATES = frozenset({*STATE_NAMES.values(), "Dead", "PrepareEpochFence"})
+"""No id is ever in one of the last two here."""
+
+
+def handle(request: Request) -> Message:
+    service = request.broker.transactions
+    if not service.is_ready:
+        return _answer(ErrorCode.coordinator_load_in_progress)
+    try:
+        filters = _Filters(request.body)
+    except KafkaError as error:
+        return _answer(error.code)
+    rows = [
+        {
+            "transactional_id": transactional_id,
+            "producer_id": record.producer_id,
+            "transaction_state": STATE_NAMES[record.state],
+        }
+        for transactional_id, record in service.coordinator.records()
+        if filters.match(transactional_id, record)
+    ]
+    unknown = list(dict.fromkeys(each for each in filters.states if each not in _KNOWN_STATES))
+    return {**_answer(ErrorCode.none), "unknown_state_filters": unknown, "transaction_states": rows}
+
+
+class _Filters:
+    """Raises INVALID_REGULAR_EXPRESSION."""
+
+    def __init__(self, body: Any) -> None:
+        self.states = body.state_filters
+        self._producer_ids = frozenset(body.producer_id_filters)
+        self._duration_ms = getattr(body, "duration_filter", -1)
+        self._now_ms = wall_clock_ms()
+        pattern = getattr(body, "transactional_id_pattern", None)
+        self._matches = compile_regex(pattern).fullmatch if pattern else None
+
+    def match(self, transactional_id: str, record: TransactionRecord) -> bool:
+        return (
+            (not self.states or STATE_NAMES[record.state] in self.states)
+            and (not self._producer_ids or record.producer_id in self._producer_ids)
+            and (self._duration_ms < 0 or self._now_ms - record.started_ms > self._duration_ms)
+            and (self._matches is None or self._matches(transactional_id) is not None)
+        )
+
+
+def _answer(code: ErrorCode) -> Message:
+    return {"error_code": code, "unknown_state_filters": (), "transaction_states": ()}

@@ -1,0 +1,91 @@
+"""TxnOffsetCommit (28), v0-5: offsets that a consumer group gets when the producer's transaction is
+committed (KIP-98, KIP-447).
+
+Nobody sees them before, apart from consumers that ask for stable offsets and wait. The group must
+be part of the transaction; from v5 it is added here (KIP-890). A refused group or member refuses
+every partition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.api.offset_topics import TopicRow, find_topic
+from kbroker.api.request import Message, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.outcome import Outcome
+from kbroker.transactions.coordinator import ProducerEpoch
+
+_ABORTABLE_FROM, _ADDS_FROM = 4, 5
+_LOADING_FROM = 2
+
+
+async def handle(request: Request) -> Message:
+    rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
+    errors = await _committed(request, rows)
+    return {
+        "topics": [
+            {
+                **row.key,
+                "partitions": [
+                    {
+                        "partition_index": each.partition_index,
+                        "error_code": errors.code(row.partition(each.partition_index))
+                        if row.has(each.partition_index)
+                        else row.unknown_code,
+                    }
+                    for each in row.rows
+                ],
+            }
+            for row in rows
+        ]
+    }
+
+
+async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
+    body, broker = request.body, request.broker
+    commits = {row.partition(each.partition_index): _commit(each) for row in rows for each in row.known()}
+    if not commits:
+        return OffsetErrors()
+    producer = ProducerEpoch(body.producer_id, body.producer_epoch)
+    wanted = CommitRequest(
+        group_id=body.group_id,
+        offsets=commits,
+        member_id=getattr(body, "member_id", ""),
+        instance_id=getattr(body, "group_instance_id", None),
+        generation=getattr(body, "generation_id", -1),
+    )
+    groups, service = broker.consumer_group_service, broker.transactions
+
+    def decide(_: object, now_ms: int) -> Outcome[OffsetErrors]:
+        # In this step, so that the offsets are saved before an end of the transaction.
+        code = service.verify(body.transactional_id, producer, body.group_id)
+        if code is not ErrorCode.none:
+            return Outcome(reply=OffsetErrors(_told(request.version, code)))
+        return groups.groups.commit_offsets_later(wanted, producer.producer_id, now_ms=now_ms)
+
+    try:
+        if not body.group_id:
+            return OffsetErrors(ErrorCode.invalid_group_id)
+        if request.version >= _ADDS_FROM:
+            code = await service.add(body.transactional_id, producer, (), (body.group_id,), version=2)
+            if code is not ErrorCode.none:
+                return OffsetErrors(_told(request.version, code))
+        return await groups.ask(decide)
+    except KafkaError as error:
+        return OffsetErrors(_told(request.version, error.code))
+
+
+def _told(version: int, code: ErrorCode) -> ErrorCode:
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and version < _ABORTABLE_FROM:
+        return ErrorCode.invalid_txn_state
+    if code is ErrorCode.coordinator_load_in_progress and version < _LOADING_FROM:
+        return ErrorCode.coordinator_not_available
+    return code
+
+
+def _commit(row: Any) -> Commit:
+    return Commit(row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.committed_metadata)

@@ -1,0 +1,1 @@
+"""The offsets of groups: committed ones, and those that transactions will commit."""

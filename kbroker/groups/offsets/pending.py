@@ -1,0 +1,143 @@
+"""Offsets that groups get when a transaction is committed (TxnOffsetCommit, KIP-98). Pure.
+
+They are stored beside the committed ones, so that a transaction continues after a restart. Nobody
+reads them; a consumer that asks for stable offsets waits for their end (KIP-447).
+
+A commit without a transaction may come meanwhile. The offset that was saved last stays, so the
+later commit of the transaction leaves such a partition as it is: its pending offset is superseded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker.formats.group_records import AnyGroupOffset
+from kbroker.formats.state import PendingOffsetKey
+from kbroker.groups.outcome import ApplyPending, EndPending, OffsetOf
+
+
+class PendingOf(NamedTuple):
+    """One group's offset for one log in the transaction of one producer."""
+
+    producer_id: int
+    group_id: str
+    partition: OffsetOf
+
+    def key(self) -> bytes:
+        return PendingOffsetKey(self.producer_id, self.group_id, *self.partition).encode()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """`order`: of the save. `superseded`: a later commit has replaced it."""
+
+    offset: AnyGroupOffset
+    order: int
+    superseded: bool = False
+
+
+class PendingOffsets:
+    """Decisions see the offsets from the moment when their save is submitted (`begin`), as theirs
+    is submitted after it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[OffsetOf, dict[int, _Pending]]] = {}
+        """By group, log and producer."""
+        self._on_their_way: dict[ApplyPending, None] = {}
+        self._saves = 0
+
+    def __len__(self) -> int:
+        return sum(len(producers) for logs in self._groups.values() for producers in logs.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._groups or self._on_their_way)
+
+    def __iter__(self) -> Iterator[PendingOf]:
+        """Those on their way may be there twice."""
+        for group_id, logs in self._groups.items():
+            for partition, producers in logs.items():
+                yield from (PendingOf(producer_id, group_id, partition) for producer_id in producers)
+        for each in self._on_their_way:
+            yield from (PendingOf(each.producer_id, each.group_id, partition) for partition in each.offsets)
+
+    def of_group(self, group_id: str) -> list[PendingOf]:
+        return [each for each in self if each.group_id == group_id] if self else []
+
+    def of_partitions(self, group_id: str, partitions: Collection[OffsetOf]) -> list[PendingOf]:
+        """All that concern these logs of a group, of any producer."""
+        return [each for each in self.of_group(group_id) if each.partition in partitions]
+
+    def has(self, group_id: str, partition: OffsetOf) -> bool:
+        """Whether the end of a transaction may change the committed offset."""
+        return partition in self._groups.get(group_id, ())
+
+    # --- saving ---
+
+    def begin(self, saving: ApplyPending) -> None:
+        self._on_their_way[saving] = None
+
+    def saved(self, saved: ApplyPending) -> None:
+        self.not_saved(saved)
+        self.put(saved.producer_id, saved.group_id, saved.offsets)
+
+    def not_saved(self, refused: ApplyPending) -> None:
+        del self._on_their_way[refused]
+
+    def put(self, producer_id: int, group_id: str, offsets: Mapping[OffsetOf, AnyGroupOffset]) -> None:
+        self._saves += 1
+        logs = self._groups.setdefault(group_id, {})
+        for partition, offset in offsets.items():
+            logs.setdefault(partition, {})[producer_id] = _Pending(offset, self._saves)
+
+    # --- commits without a transaction, removals ---
+
+    def supersede(self, which: Iterable[PendingOf]) -> None:
+        """A commit of these was saved later. Those on their way are saved later still."""
+        for producer_id, group_id, partition in which:
+            producers = self._groups.get(group_id, {}).get(partition, {})
+            if (pending := producers.get(producer_id)) is not None:
+                pending.superseded = True
+
+    def drop(self, gone: Iterable[PendingOf]) -> None:
+        for producer_id, group_id, partition in gone:
+            logs = self._groups.get(group_id, {})
+            producers = logs.get(partition, {})
+            producers.pop(producer_id, None)
+            if not producers and logs.pop(partition, None) is not None and not logs:
+                del self._groups[group_id]
+
+    # --- the end of a transaction ---
+
+    def producer_ids(self) -> set[int]:
+        return {each.producer_id for each in self}
+
+    def ending(self, producer_id: int) -> list[PendingOf]:
+        return [each for each in self if each.producer_id == producer_id]
+
+    def committed_by(self, producer_id: int) -> Mapping[str, Mapping[OffsetOf, AnyGroupOffset]]:
+        """What the producer's commit gives to each group."""
+        found: dict[str, dict[OffsetOf, AnyGroupOffset]] = {}
+        for each in self.ending(producer_id):
+            pending = self._groups[each.group_id][each.partition][producer_id]
+            if not pending.superseded:
+                found.setdefault(each.group_id, {})[each.partition] = pending.offset
+        return found
+
+    def older_than(self, producer_id: int) -> list[PendingOf]:
+        """Those of other producers that the producer's commit supersedes."""
+        found: list[PendingOf] = []
+        for _, group_id, partition in self.ending(producer_id):
+            producers = self._groups[group_id][partition]
+            own = producers[producer_id]
+            found += [
+                PendingOf(other, group_id, partition)
+                for other, each in producers.items()
+                if each.order < own.order and not own.superseded
+            ]
+        return found
+
+    def end(self, ended: EndPending) -> None:
+        self.supersede(PendingOf(*each) for each in ended.superseded)
+        self.drop(self.ending(ended.producer_id))
