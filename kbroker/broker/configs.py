@@ -21,7 +21,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import Config, ConfigKey, ResourceType, read_entries
 from kbroker.groups.classic.messages import ClassicGroupSettings
 from kbroker.groups.consumer.messages import ConsumerGroupSettings, MigrationPolicy
-from kbroker.groups.offset_messages import OffsetsSettings
+from kbroker.groups.offsets.messages import OffsetsSettings
 from kbroker.groups.share.messages import ShareGroupSettings
 from kbroker.settings.altering import NODE_ID, BrokerConfig, GroupConfig
 from kbroker.settings.queue import (
@@ -237,6 +237,7 @@ class Configs:
             ttl_ms=config[TTL] if self.parks_records else 0,
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
             ordered=is_ordered,
+            read_committed=config["share.isolation.level"] == "read_committed",
         )
         return settings
 

@@ -119,8 +119,8 @@ GROUP_CONFIGS: Final = by_name(
         type=_STRING,
         default="read_uncommitted",
         choices=("read_uncommitted", "read_committed"),
-        doc="Whether records of open and aborted transactions are delivered; without transactions both are "
-        "the same.",
+        doc="With read_committed, members get no records of aborted transactions, and records behind "
+        "an open one only when it has ended.",
     ),
     ConfigDef(
         name="share.renew.acknowledge.enable",

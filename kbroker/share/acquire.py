@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kbroker.makers import maker
 from kbroker.share import throttle
@@ -31,7 +31,7 @@ from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.record_state import AVAILABLE, HOLE
 
-__all__ = ["AcquireMode", "Acquisition"]
+__all__ = ["AcquireMode", "Acquisition", "Control"]
 
 _AFTER_ANY = 1 << 64
 
@@ -265,17 +265,23 @@ class Acquisition:
         self._entry(first, acquired_last, 1)
 
 
-def runs_of(batches: Batches, control: Sequence[tuple[int, int]]) -> Iterable[tuple[Batches, bool]]:
-    """The result of a read, in offset order: record batches with no control batch between them, or
-    (True) control batches."""
+class Control(NamedTuple):
+    """A control batch, or one of an aborted transaction: no member gets it. `is_finished`: its
+    offsets count as finished. Those of the broker's own control batches do not."""
+
+    first_offset: int
+    last_offset: int
+    is_finished: bool
+
+
+def runs_of(batches: Batches, control: Sequence[Control]) -> Iterable[tuple[Batches, bool | None]]:
+    """The result of a read, in offset order: record batches with no control batch between them
+    (None), or control batches, and whether they are finished."""
     if not control:
-        return ((batches, False),)
-    order = sorted(
-        [(batch[0], batch[1], False) for batch in batches] + [(first, last, True) for first, last in control]
-    )
+        return ((batches, None),)
+    order = sorted([(batch[0], batch[1], None) for batch in batches] + list(control), key=itemgetter(0))
     return (
-        ([(first, last) for first, last, _ in run], is_control)
-        for is_control, run in groupby(order, key=itemgetter(2))
+        ([(first, last) for first, last, _ in run], kind) for kind, run in groupby(order, key=itemgetter(2))
     )
 
 

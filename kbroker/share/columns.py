@@ -40,6 +40,7 @@ from kbroker.share.record_state import (
     HOLE,
     PASSABLE,
     PASSABLE_IN_GAP,
+    PASSED,
     TERMINAL_OR_PENDING,
 )
 
@@ -121,7 +122,10 @@ class WindowColumns:
             return 0
         size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
         # Read several times for each request: to find nothing costs a tenth of counting.
-        return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
+        for code in (CONTROL, PASSED):
+            if self.states.find(code, head) >= 0:
+                size -= self.states.count(code, head)
+        return size
 
     @property
     def undecided(self) -> int:
@@ -286,7 +290,7 @@ class WindowColumns:
         last = min(end - 1, self.end_offset)
         if not self.states or first > last:
             return end - first
-        return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
+        return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL, PASSED), first, last)
 
     def acquirable_in(self, first: int, last: int) -> int:
         """How many offsets of first..last are AVAILABLE, holes of the gap window, or unread."""
@@ -313,5 +317,9 @@ class WindowColumns:
         states, i = self.states, offset - self.base
         rest = states[i:].lstrip(PASSABLE if not self.gap_open else PASSABLE_IN_GAP)
         passed = len(states) - i - len(rest)
-        done = passed - states.count(CONTROL, i, i + passed) + sum(map(rest.count, TERMINAL_OR_PENDING))
+        done = (
+            passed
+            - states.count(CONTROL, i, i + passed)
+            + sum(map(rest.count, (*TERMINAL_OR_PENDING, PASSED)))
+        )
         return Standing(offset + passed, done)

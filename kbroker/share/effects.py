@@ -102,6 +102,8 @@ class ShareSettings:
     - `ttl_ms`: records older than this are given up instead of delivered.
     - `ordered`: records of one key are delivered one after another (key_order.py); only with
       `scans`.
+    - `read_committed`: members get no records of open and aborted transactions. The reader of the
+      log sees to that.
     """
 
     delivery_count_limit: int = 5
@@ -121,6 +123,7 @@ class ShareSettings:
     priorities: tuple[tuple[str, int], ...] = ()
     ttl_ms: int = 0
     ordered: bool = False
+    read_committed: bool = False
 
     @property
     def works_alone(self) -> bool:

@@ -26,6 +26,7 @@ from kbroker.share.record_state import (
     COUNT_UP,
     HOLE,
     PASSABLE,
+    PASSED,
     PENDING,
     SETTLE,
     TERMINAL_CODES,
@@ -39,7 +40,6 @@ MAX_SPAN = 1 << 20
 
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
-_CONTROL_BYTE = bytes([CONTROL])
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _STRIP_CHUNK = 512
 _SET_UP_TO = 20_000
@@ -111,10 +111,10 @@ class InFlightWindow(WindowColumns):
         if j < len(self.states) and self.states[j] == HOLE:
             self.marks[j] = 1
 
-    def pass_over(self, first: int, last: int) -> None:
+    def pass_over(self, first: int, last: int, code: int = CONTROL) -> None:
         """The log has control batches at first..last: holes there, and offsets behind the SPEO,
         become CONTROL. Offsets between the SPEO and `first` become holes. The window does not grow
-        beyond MAX_SPAN."""
+        beyond MAX_SPAN. `code`: PASSED for offsets that are finished for the group."""
         if not self.states:
             if last >= self.start_offset:
                 self.clear(last + 1)
@@ -122,7 +122,8 @@ class InFlightWindow(WindowColumns):
         i, j = max(first, self.start_offset) - self.base, min(last, self.end_offset) + 1 - self.base
         while i < j and (i := self.states.find(HOLE, i, j)) >= 0:
             size = len(self.states[i:j]) - len(self.states[i:j].lstrip(_HOLE_BYTE))
-            self.states[i : i + size] = _CONTROL_BYTE * size
+            self.states[i : i + size] = _SINGLE[code] * size
+            self.complete += size if code == PASSED else 0
             self.marks[i] = 1
             i += size
             if i < len(self.states):
@@ -133,7 +134,8 @@ class InFlightWindow(WindowColumns):
         if last > self.end_offset:
             first = max(first, self.end_offset + 1)
             missing, size = first - self.end_offset - 1, last - first + 1
-            self.states += _HOLE_BYTE * missing + _CONTROL_BYTE * size
+            self.states += _HOLE_BYTE * missing + _SINGLE[code] * size
+            self.complete += size if code == PASSED else 0
             self.counts += bytes(missing + size)
             self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
             self.lock_numbers.frombytes(bytes(4 * (missing + size)))
@@ -303,7 +305,8 @@ class InFlightWindow(WindowColumns):
         if not self.states or new_start_offset > self.end_offset:
             self.clear(new_start_offset)
             return
-        self.complete -= self.count_of(TERMINAL_OR_PENDING, self.start_offset, new_start_offset - 1)
+        finished = (*TERMINAL_OR_PENDING, PASSED)
+        self.complete -= self.count_of(finished, self.start_offset, new_start_offset - 1)
         self.undelivered -= self._undelivered_in(self.start_offset, new_start_offset - 1)
         self._start_at(new_start_offset)
 

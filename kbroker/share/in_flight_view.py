@@ -20,6 +20,7 @@ from kbroker.share.record_state import (
     BEHIND,
     CONTROL,
     HOLE,
+    PASSED,
     PENDING,
     STATE,
     UNSAVED,
@@ -32,6 +33,7 @@ STATE_NAMES = {
     WAITING: "waiting",
     HOLE: "gap",
     CONTROL: "gap",
+    PASSED: "gap",
 }
 """`waiting`: for its redelivery, or for another record of its key. `gap`: no record is known at the
 offset. It is unread, or the log has no record there, or one of the broker's own."""

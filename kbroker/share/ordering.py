@@ -25,13 +25,14 @@ from kbroker.share.record_state import (
     HOLE,
     PASSABLE,
     PASSABLE_IN_GAP,
+    PASSED,
     TERMINAL_CODES,
     WAITING,
 )
 from kbroker.share.redelivery import Waits
 
 _OVER = frozenset((*TERMINAL_CODES, *DEAD_LETTER_CODES, *HANDED_OUT_CODES))
-_NO_RECORD = frozenset((HOLE, CONTROL))
+_NO_RECORD = frozenset((HOLE, CONTROL, PASSED))
 _PIECE = 512
 _TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(256))
 

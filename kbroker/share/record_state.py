@@ -65,8 +65,8 @@ TERMINAL = frozenset(state for state in RecordState if not any(before is state f
 """ACKNOWLEDGED and ARCHIVED: no event follows, so the start offset may move past them."""
 
 
-# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE or
-# CONTROL in the low three bits, and flags.
+# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE,
+# CONTROL or PASSED in the low three bits, and flags.
 
 STATE = 7
 """The bits of a code that are the state."""
@@ -79,6 +79,9 @@ HOLE = 5
 
 CONTROL = 6
 """The log has a control batch here. It is not delivered, not in flight, and blocks nothing."""
+
+PASSED = 7
+"""As CONTROL, but finished for the group: the marker of a transaction, or an aborted record."""
 
 PENDING = 8
 """With the state that an ACQUIRED record gets when its Persist succeeds. Until then it can be
@@ -103,7 +106,7 @@ BEHIND = 64
 (key_order.py)."""
 
 TERMINAL_CODES = bytes(sorted(TERMINAL))
-PASSABLE_IN_GAP = TERMINAL_CODES + bytes((CONTROL,))
+PASSABLE_IN_GAP = TERMINAL_CODES + bytes((CONTROL, PASSED))
 PASSABLE = PASSABLE_IN_GAP + bytes((HOLE,))
 """What the start offset moves past; a hole of the gap window may still have a record."""
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}

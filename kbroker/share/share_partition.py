@@ -48,7 +48,7 @@ from random import random
 
 from kbroker.errors import KafkaError
 from kbroker.share import acknowledge, archiving, ordering
-from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
+from kbroker.share.acquire import AcquireMode, Acquisition, Batches, Control, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.locks import ANSWERED, Lock
@@ -124,15 +124,15 @@ class SharePartition(
         max_records: int,
         fetch_offset: int,
         batches: Batches,
-        control: Sequence[tuple[int, int]] = (),
+        control: Sequence[Control] = (),
         now_ms: float,
     ) -> list[AcquiredRange]:
         """Lock records for the member. An empty result means that there is nothing for it now.
 
         - `batches`: base and last offset of every record batch that the read at `fetch_offset`
           returned.
-        - `control`: the same of the control batches between them. Members never get those, they are
-          not in flight, and next_fetch_offset() skips them from now on.
+        - `control`: the batches between them that members never get. They are not in flight, and
+          next_fetch_offset() skips them from now on.
         - `max_records`: in mode BATCH_OPTIMIZED the last batch may exceed it.
         """
         if self.key_order is not None and not self._has_learnt_keys:
@@ -140,18 +140,16 @@ class SharePartition(
         deadline_ms = now_ms + self._settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
         room = max_records
-        for run, is_control in runs_of(batches, control):
-            if is_control:
+        for run, is_finished in runs_of(batches, control):
+            if is_finished is not None:
                 for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
-                    self._window.pass_over(first, last)
+                    self._pass_over(first, last, is_finished=is_finished)
                 continue
             if room <= 0 or not run:
                 break
             turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
             turn.run(fetch_offset, run, max_records - room)
-            if turn.discarded:
-                self._unsaved = joined_runs(self._unsaved + turn.discarded)
-                self._lose_keys(turn.discarded)
+            self._note_discarded(turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
             self._counters.redeliveries += turn.redelivered

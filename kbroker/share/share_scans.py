@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kbroker.share import ordering, scanning
-from kbroker.share.acquire import Batches, runs_of
+from kbroker.share.acquire import Batches, Control, runs_of
 from kbroker.share.effects import Persist
 from kbroker.share.ordering import Keys
 from kbroker.share.parked import Parked
@@ -51,7 +51,7 @@ class SharePartitionScans(SharePartitionWrites):
         self,
         offset: int,
         batches: Batches,
-        control: Sequence[tuple[int, int]],
+        control: Sequence[Control],
         scheduled: Sequence[tuple[int, int]],
         *,
         now_ms: float,
@@ -60,7 +60,7 @@ class SharePartitionScans(SharePartitionWrites):
     ) -> Persist | None:
         """A read at `offset` returned these batches. None: nothing to save.
 
-        - `control`: the control batches between them.
+        - `control`: the batches between them that members never get.
         - `scheduled`: (offset, due time on the wall clock) of records that are due later. The
           others can be acquired now, or once their keys are free.
         - `keys`: the keys of these records, where the group keeps their order.
@@ -68,10 +68,10 @@ class SharePartitionScans(SharePartitionWrites):
         assert self.parking is not None
         window, order = self._window, self.key_order
         learns = order is not None and not order.has_learnt
-        for run, is_control in runs_of(batches, control) if not learns or window.gap_open else ():
-            if is_control:
+        for run, is_finished in runs_of(batches, control) if not learns or window.gap_open else ():
+            if is_finished is not None:
                 for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
-                    window.pass_over(first, last)
+                    self._pass_over(first, last, is_finished=is_finished)
             else:
                 scanning.place(window, offset, run)
         if not learns:

@@ -26,7 +26,18 @@ from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Code, Entry
 from kbroker.share.parked_saving import ParkingWrite
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
+from kbroker.share.record_state import (
+    AVAILABLE,
+    BEHIND,
+    HOLE,
+    PASSED,
+    PENDING,
+    PENDING_CODES,
+    STATE,
+    WAITING,
+    RecordState,
+    given_back,
+)
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.runs import Runs, joined_runs, size_of
 from kbroker.share.statistics import Counters
@@ -72,6 +83,7 @@ class SharePartitionWrites:
         self._counters = Counters()
         self._at_lock_max = 0
         self._log_start = 0
+        self._has_passed = False
 
     @property
     def has_unsaved(self) -> bool:
@@ -194,6 +206,29 @@ class SharePartitionWrites:
                 self._waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, frozenset(expired)) if expired else pending
 
+    def _pass_over(self, first: int, last: int, *, is_finished: bool) -> None:
+        """No member gets first..last. Returned records may be among them: the group had
+        read_uncommitted when a member got them, and they belong to an aborted transaction."""
+        window = self._window
+        if not is_finished:
+            window.pass_over(first, last)
+            return
+        window.pass_over(first, last, PASSED)
+        self._has_passed = True
+        first, last = max(first, window.start_offset), min(last, window.end_offset)
+        if window.has((AVAILABLE, WAITING, BEHIND), first, last):
+            self._note_discarded(window.discard_available(first, last))
+
+    def _note_discarded(self, discarded: Runs) -> None:
+        if discarded:
+            self._unsaved = joined_runs([*self._unsaved, *discarded])
+            self._lose_keys(discarded)
+
+    def save_passed(self) -> Persist | None:
+        """After a read that has passed over markers and aborted records, and has found nothing for
+        a member: no acknowledgement saves soon that they are finished, and lag would count them."""
+        return self._persist([]) if self._has_passed else None
+
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save changes that are final whether that succeeds or not, except for `to_park`: those
         records are parked only if it does."""
@@ -212,6 +247,7 @@ class SharePartitionWrites:
         """Save what is pending, held by the member, together with everything that waits to be
         saved."""
         window = self._window
+        self._has_passed = False
         batches: list[StateBatch] = []
         for first, last in pending:
             batches += window.runs(first, last, STATE)

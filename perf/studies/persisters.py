@@ -40,6 +40,7 @@ from kbroker.broker.options import StartOptions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.settings.altering import BrokerConfig
+from kbroker.share.acquire import Control
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from kbroker.share.share_partition import AcquireMode
@@ -116,11 +117,14 @@ async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int)
             done += 1
 
 
-def batches_of(views: Sequence[memoryview]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def batches_of(views: Sequence[memoryview]) -> tuple[list[tuple[int, int]], list[Control]]:
     data, control = [], []
     for view in views:
         for _, header in iter_headers(view):
-            (control if header.is_control else data).append((header.base_offset, header.last_offset))
+            if header.is_control:
+                control.append(Control(header.base_offset, header.last_offset, header.has_producer))
+            else:
+                data.append((header.base_offset, header.last_offset))
     return data, control
 
 

@@ -1,5 +1,5 @@
-"""Control batches in the log (the broker's own): never acquired, not in flight, and never in the
-way of other records."""
+"""Control batches in the log: never acquired, not in flight, and never in the way of other records.
+The broker's own are left out of the lag; those of transactions are finished for the group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from kbroker.share.acquire import runs_of
-from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
+from kbroker.share.acquire import Control, runs_of
+from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.record_state import AVAILABLE, HOLE
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -17,11 +17,13 @@ from kbroker.share.state_batches import combine
 
 ACCEPT, RELEASE = 1, 2
 Batches = list[tuple[int, int]]
+KINDS = {"D": None, "C": False, "M": True}
+"""Data, the broker's own control batches, and markers or batches of aborted transactions."""
 
 
 class Queue:
-    """A share-partition over a log of record batches (D) and control batches (C), read from the
-    front, `at_once` batches at a time."""
+    """A share-partition over a log of batches (KINDS), read from the front, `at_once` batches at a
+    time."""
 
     def __init__(
         self,
@@ -32,21 +34,22 @@ class Queue:
         start: int = 0,
         batches: tuple[StateBatch, ...] = (),
     ) -> None:
-        self.log: list[tuple[int, int, bool]] = []
+        self.log: list[tuple[int, int, bool | None]] = []
         for word in log.split():
-            self.append(word[0] == "C", int(word[1:]))
+            self.append(word[0], int(word[1:]))
         self.at_once = at_once
         self.settings = ShareSettings(max_record_locks=locks)
         self.load(start, batches)
 
     def load(self, start: int, batches: tuple[StateBatch, ...]) -> None:
         self.start, self.batches = start, batches
+        self.complete = 0
         self.sp = SharePartition.load(
             self.settings, start_offset=start, state_batches=batches, state_epoch=0, leader_epoch=0
         )
 
-    def append(self, is_control: bool, size: int) -> None:
-        self.log.append((self.end, self.end + size - 1, is_control))
+    def append(self, kind: str, size: int) -> None:
+        self.log.append((self.end, self.end + size - 1, KINDS[kind]))
 
     @property
     def end(self) -> int:
@@ -55,8 +58,8 @@ class Queue:
     def data(self) -> set[int]:
         return {
             offset
-            for first, last, is_control in self.log
-            if not is_control
+            for first, last, is_finished in self.log
+            if is_finished is None
             for offset in range(first, last + 1)
         }
 
@@ -73,20 +76,35 @@ class Queue:
                 batch_size=max_records,
                 max_records=max_records,
                 fetch_offset=offset,
-                batches=[(first, last) for first, last, is_control in found if not is_control],
-                control=[(first, last) for first, last, is_control in found if is_control],
+                batches=[(first, last) for first, last, is_finished in found if is_finished is None],
+                control=[
+                    Control(first, last, is_finished)
+                    for first, last, is_finished in found
+                    if is_finished is not None
+                ],
                 now_ms=0,
             )
+            if not ranges and (passed := self.sp.save_passed()) is not None:
+                self._saved(passed)
             if ranges or self.sp.next_fetch_offset() == offset:
                 return [tuple(each) for each in ranges]
         return []
 
+    def _saved(self, persist: Persist) -> None:
+        self.start = max(self.start, persist.start_offset)
+        self.complete = persist.delivery_complete_count
+        self.batches = combine(self.batches, persist.batches, self.start)
+        self.sp.persisted(persist.token)
+
+    def lag(self) -> int:
+        """As it is stored. The persister leaves out the broker's own control batches."""
+        own = sum(last + 1 - first for first, last, kind in self.log if kind is False and first >= self.start)
+        return self.end - self.start - self.complete - own
+
     def ack(self, first: int, last: int, kind: int = ACCEPT, member: str = "m") -> None:
         persist = self.sp.acknowledge(member, [AckBatch(first, last, (kind,))], now_ms=0)
         assert persist is not None
-        self.start = max(self.start, persist.start_offset)
-        self.batches = combine(self.batches, persist.batches, self.start)
-        self.sp.persisted(persist.token)
+        self._saved(persist)
 
     def unread(self) -> list[int]:
         """Offsets of the window whose content is unknown."""
@@ -209,16 +227,40 @@ def test_the_window_does_not_grow_without_end() -> None:
 
 
 def test_runs_of_what_was_read() -> None:
-    assert list(runs_of([(0, 1), (2, 3)], [])) == [([(0, 1), (2, 3)], False)]
-    mixed = list(runs_of([(0, 1), (3, 4), (5, 6), (9, 9)], [(2, 2), (7, 7), (8, 8)]))
-    assert mixed == [
-        ([(0, 1)], False),
-        ([(2, 2)], True),
-        ([(3, 4), (5, 6)], False),
+    assert list(runs_of([(0, 1), (2, 3)], [])) == [([(0, 1), (2, 3)], None)]
+    control = [Control(2, 2, False), Control(7, 7, True), Control(8, 8, True), Control(9, 9, False)]
+    assert list(runs_of([(0, 1), (3, 4), (5, 6), (10, 10)], control)) == [
+        ([(0, 1)], None),
+        ([(2, 2)], False),
+        ([(3, 4), (5, 6)], None),
         ([(7, 7), (8, 8)], True),
         ([(9, 9)], False),
+        ([(10, 10)], None),
     ]
-    assert list(runs_of([], [(2, 2)])) == [([(2, 2)], True)]
+    assert list(runs_of([], [Control(2, 2, True)])) == [([(2, 2)], True)]
+
+
+@pytest.mark.parametrize("log", ["D1 M1", "D1 M3 D1 M1", "M2", "D2 C1 M1", "M1 D1 M4 C2"])
+def test_markers_are_no_lag(log: str) -> None:
+    """ISO-4."""
+    queue = Queue(log)
+    while ranges := queue.fetch():
+        for first, last, _ in ranges:
+            queue.ack(first, last)
+    assert queue.lag() == 0
+    queue.reload()
+    assert queue.fetch() == []
+
+
+def test_returned_records_of_an_aborted_transaction_are_given_up() -> None:
+    queue = Queue("D2 D1")
+    assert queue.fetch() == [(0, 2, 1)]
+    queue.log[0] = (0, 1, True)
+    queue.ack(0, 1, RELEASE)
+    assert queue.fetch() == []
+    queue.ack(2, 2)
+    assert queue.sp.start_offset == 3
+    assert queue.lag() == 0
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -231,11 +273,11 @@ def test_random_work(seed: int) -> None:
     delivered: Counter[int] = Counter()
     accepted: set[int] = set()
     for step in range(260):
-        kind = rng.choice(("data", "control", "control", "fetch", "fetch", "ack", "ack", "ack", "reload"))
+        kind = rng.choice(("D", "C", "M", "M", "fetch", "fetch", "ack", "ack", "ack", "reload"))
         if step >= 200:
             kind = rng.choice(("fetch", "ack"))
-        if kind in ("data", "control"):
-            queue.append(kind == "control", rng.choice((1, 1, 2, 5)))
+        if kind in KINDS:
+            queue.append(kind, rng.choice((1, 1, 2, 5)))
         elif kind == "reload" and rng.random() < 0.2:
             queue.reload()
             held.clear()
@@ -266,4 +308,5 @@ def test_random_work(seed: int) -> None:
             queue.ack(first, last)
     assert queue.sp.next_fetch_offset() == queue.end
     assert queue.unread() == []
+    assert queue.lag() == 0
     assert queue.sp.statistics().available == queue.sp.statistics().acquired == 0

@@ -181,9 +181,12 @@ class Expiry:
             return False
         offset, partition = engine.next_available(), loaded.partition
         has_changed = False
-        if offset is not None and offset < partition.high_watermark:
-            views = await partition.read(offset, max_bytes=1, end_offset=partition.high_watermark)
-            batches = walk(views, offset, 1, partition.high_watermark)
+        end_offset = loaded.visible.high_watermark
+        if offset is not None and offset < end_offset:
+            views = await partition.read(offset, max_bytes=1, end_offset=end_offset)
+            batches = walk(views, offset, 1, end_offset)
+            if loaded.committed is not None:
+                batches = loaded.committed.without_aborted(batches)
             if not loaded.gone:
                 has_changed = await self.give_up(loaded, engine, batches)
         if engine.parking is not None and engine.parking.ready and not loaded.gone:

@@ -200,7 +200,7 @@ class ShareFetch:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
         usable = [
-            each for each in acquirable if each[2] < each[1].partition.high_watermark and acquiring.budget > 0
+            each for each in acquirable if each[2] < each[1].visible.high_watermark and acquiring.budget > 0
         ]
         self._usable = len(usable) + len(parked)
         if not self._usable:
@@ -249,7 +249,7 @@ class ShareFetch:
                 if (persist := engine.parked_below(log_start_offset)) is not None:
                     self._share_partitions.saving.save_later(loaded, persist)
                 if engine.parked_ready and (
-                    loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark
+                    loaded.is_parked_turn or offset is None or offset >= loaded.visible.high_watermark
                 ):
                     parked.append((place.partition, loaded))
                     continue
@@ -267,7 +267,7 @@ class ShareFetch:
         for _, loaded, offset in usable:
             if loaded.partition.deleted:
                 continue
-            end_offset = loaded.partition.high_watermark
+            end_offset = loaded.visible.high_watermark
             if loaded.partition.is_in_older_segment(offset):
                 return True
             try:
@@ -275,6 +275,8 @@ class ShareFetch:
             except (StoreFailed, KafkaError):  # Reported by the read that acquires.
                 return True
             batches = walk(views, offset, end_offset - offset, end_offset)
+            if loaded.committed is not None:
+                batches = loaded.committed.without_aborted(batches)
             reaches_the_end = not batches or batches[-1][1] + 1 >= end_offset
             size = sum(end - start for _, _, is_control, _, start, end in batches if not is_control)
             total += size if reaches_the_end else max(size, share_bytes)

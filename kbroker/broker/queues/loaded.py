@@ -12,10 +12,11 @@ import trio
 
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.committed import CommittedLog
 from kbroker.broker.queues.sliced_batches import TakenRecords
 from kbroker.errors import KafkaError
 from kbroker.metrics import ShareGroupMetrics
-from kbroker.share.effects import Persist
+from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 
@@ -29,14 +30,18 @@ class LoadedSharePartition:
     as it is settled."""
 
     __slots__ = (
-        "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition",
-        "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled", "to_save", "turns",
-        "waiters",
+        "__weakref__", "committed", "engine", "error", "gone", "is_parked_turn", "key", "metrics",
+        "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
+        "to_save", "turns", "visible", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
         self.key = key
         self.partition = partition
+        self.committed: CommittedLog | None = None
+        """Set if the group has read_committed."""
+        self.visible: Partition | CommittedLog = partition
+        """Members get records below its `high_watermark`."""
         self.engine: SharePartition | None = None
         self.metrics: ShareGroupMetrics | None = None
         self.error: KafkaError | None = None
@@ -56,6 +61,13 @@ class LoadedSharePartition:
         """Changes that no client waits for, and that no write has included yet."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
+
+    def use(self, engine: SharePartition, settings: ShareSettings) -> None:
+        """The group's settings, for the next fetches and locks."""
+        engine.settings = settings
+        if settings.read_committed is (self.committed is None):
+            self.committed = CommittedLog(self.partition) if settings.read_committed else None
+            self.visible = self.committed or self.partition
 
 
 class Turns(Waiter):
@@ -95,7 +107,7 @@ class Turns(Waiter):
         if loaded.gone or loaded.engine is None or loaded.partition.deleted:
             self.wake_everybody()
             return
-        free = loaded.engine.acquirable(loaded.partition.high_watermark)
+        free = loaded.engine.acquirable(loaded.visible.high_watermark)
         for waiter, room in list(self.order.items()):
             if free <= 0:
                 return

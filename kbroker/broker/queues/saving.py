@@ -125,7 +125,7 @@ class Saving:
             # The next fetch notices that, and makes room.
             is_behind = engine.start_offset < partition.log_start_offset
             is_ready = engine.key_order is not None and engine.parked_ready > 0  # Freed with its key.
-            if is_behind or is_ready or (offset is not None and offset < partition.high_watermark):
+            if is_behind or is_ready or (offset is not None and offset < loaded.visible.high_watermark):
                 loaded.waiters.wake_all()
         if persist.archiving:
             self.dead_letters.wake(loaded)

@@ -181,7 +181,7 @@ class SharePartitions:
             self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
         if not loaded.gone:
-            engine.settings = self.settings(group_id)  # Perhaps altered while the state was read.
+            loaded.use(engine, self.settings(group_id))  # Perhaps altered while the state was read.
             loaded.engine = engine
             self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
             self._count_held(group_id, engine)
@@ -267,7 +267,8 @@ class SharePartitions:
         locks and fetches."""
         for (group, _), loaded in self._loaded.items():
             if loaded.engine is not None and group_id in (None, group):
-                counted, loaded.engine.settings = loaded.engine.settings.prefetch > 0, self.settings(group)
+                counted = loaded.engine.settings.prefetch > 0
+                loaded.use(loaded.engine, self.settings(group))
                 self.parked.prepare(loaded.engine, 0, loaded.engine.settings)
                 self.scanner.see_to(loaded)
                 if counted != (loaded.engine.settings.prefetch > 0):

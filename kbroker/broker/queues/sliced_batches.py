@@ -53,6 +53,7 @@ from kbroker.formats.batches import (
     read_header,
     sliced_header,
 )
+from kbroker.share.acquire import Control
 from kbroker.share.effects import AcquiredRange
 
 _BATCHES_REMEMBERED = 4
@@ -74,6 +75,8 @@ class StoredBatch(NamedTuple):
 
 _unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
 """The needed header fields: base offset, length, magic, attributes, last offset delta."""
+producer_of = struct.Struct(">21xh20xq").unpack_from
+"""Attributes and producer id of a batch header."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _base_offset, _last_offset = itemgetter(0), itemgetter(1)
 
@@ -110,6 +113,16 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
                 batches.pop()
             return batches
     return batches
+
+
+def control_of(batches: Sequence[Walked], last: int) -> list[Control]:
+    """The batches that members never get, up to offset `last`. Those of a producer are markers, or
+    belong to an aborted transaction."""
+    return [
+        Control(first, min(end_offset, last), producer_of(view, start)[1] >= 0)
+        for first, end_offset, is_control, view, start, _ in batches
+        if is_control and first <= last
+    ]
 
 
 def whole_batches(
