@@ -55,6 +55,9 @@ COMMANDS: Mapping[str, Entry] = {
     "groups": Entry(
         "groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."
     ),
+    "transactions": Entry(
+        "transactions.command:transactions", "List and describe transactions; find hanging ones; abort them."
+    ),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),

@@ -41,17 +41,15 @@ def refuse(problems: Sequence[str]) -> None:
         raise CommandFailed(problems[-1])
 
 
-def ask(question: str) -> None:
+def ask(question: str, if_not: str = "nothing was deleted") -> None:
     """Return only if a person at the terminal answers yes. The question goes to stderr; stdout is
-    for data.
+    for data. `if_not`: what to say otherwise.
 
     Raises CommandFailed if the answer is no, or if stdin is not a terminal: piped input is not an
     answer.
     """
     if not sys.stdin.isatty():
-        raise CommandFailed(
-            "nothing was deleted: there is no terminal to confirm on, so --yes is needed", USAGE
-        )
+        raise CommandFailed(f"{if_not}: there is no terminal to confirm on, so --yes is needed", USAGE)
     try:
         answer = click.confirm(escaped(question), err=True)
     except click.Abort as error:
@@ -60,7 +58,7 @@ def ask(question: str) -> None:
         click.echo(err=True)  # Ctrl-D ends the input, not the line
         answer = False
     if not answer:
-        raise CommandFailed("nothing was deleted")
+        raise CommandFailed(if_not)
 
 
 def end_of(error: BaseException) -> int:

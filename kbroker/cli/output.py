@@ -65,6 +65,17 @@ def time_text(timestamp_ms: int) -> str:
     return when.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
+def age_text(age_ms: int) -> str:
+    """In the two largest units, such as `2d 3h`; seconds are the smallest."""
+    seconds = age_ms // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {seconds % 60}s" if minutes else f"{seconds}s"
+
+
 def preview(value: bytes | None) -> str | None:
     """The beginning of a key or value, for a cell of a table."""
     if value is None:

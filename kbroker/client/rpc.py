@@ -124,6 +124,13 @@ class Connection:
         self.send_raw(frame)
         return self.read_response(api_key, version)
 
+    def call_raw(self, api: str | int, version: int, /, **values: FieldValue) -> bytes:
+        """As `call`, but returns the response's body as bytes, for one that kio cannot decode."""
+        api_key = key_of(api)
+        self.send_raw(self.encode(api_key, version, values))
+        frame = self.read_frame()
+        return frame[self._read_header(response_schema(api_key, version), frame) :]
+
     def common_version(self, api: str | int, at_most: int | None = None) -> int:
         """The highest version that both sides know, not above `at_most`. Raises
         KafkaError(unsupported_version) if there is none."""
@@ -187,14 +194,18 @@ class Connection:
         if api_key == API_VERSIONS and _is_unsupported_version(frame):
             # A broker answers an ApiVersions version that it does not know in version 0.
             schema = response_schema(api_key, 0)
+        body, _ = entity_reader(schema)(frame, self._read_header(schema, frame))
+        return body
+
+    def _read_header(self, schema: Entity, frame: bytes) -> int:
+        """The header's size. Raises BrokerUnreachable if it is that of another response."""
         header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
         if header.correlation_id != self._correlation_id:
             raise BrokerUnreachable(
                 f"{self.address} answered request {header.correlation_id} instead of "
                 f"{self._correlation_id}; is it a Kafka broker?"
             )
-        body, _ = entity_reader(schema)(frame, header_size)
-        return body
+        return header_size
 
     def _read_exactly(self, size: int) -> bytes:
         chunks = bytearray()

@@ -13,8 +13,10 @@ from typing import Any
 
 import kbroker
 from kbroker.api import APIS
+from kbroker.api.transaction_admin import STATE_NAMES
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode
 from kbroker.metrics import TopicMetrics
 from kbroker.metrics_export.scrape import Labels, Scrape
@@ -30,6 +32,7 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
     _add_commits(scrape, "state", broker.state_commits)
     _add_engines(scrape, broker)
     _add_groups(scrape, broker)
+    _add_transactions(scrape, broker)
     _add_share_state(scrape, broker)
     _add_share_sessions(scrape, broker)
     _add_opened_batches(scrape, broker)
@@ -97,11 +100,21 @@ async def _add_topics(scrape: Scrape, broker: Broker) -> None:
     for topic in broker.topics:
         labels = {"topic": topic.name}
         _add_topic(scrape, topic.metrics, labels)
+        open_transactions = _open_transactions(topic)
+        if open_transactions is not None:
+            scrape.add("kbroker_topic_open_transactions", open_transactions, labels)
         for partition in topic.partitions:
             place = {"topic": topic.name, "partition": str(partition.log.partition)}
             scrape.add("kbroker_log_start_offset", partition.log_start_offset, place)
             scrape.add("kbroker_log_end_offset", partition.high_watermark, place)
             await scrape.pace.rest()
+
+
+def _open_transactions(topic: Topic) -> int | None:
+    """None if no log of the topic has had a transaction. Reads no log."""
+    if not any(each.has_transactions for each in topic.partitions):
+        return None
+    return sum(each.producers.statistics().open for each in topic.partitions if each.producers is not None)
 
 
 def _add_topic(scrape: Scrape, counted: TopicMetrics, labels: Labels) -> None:
@@ -165,6 +178,21 @@ def _add_groups(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_share_group_rebalances_total", groups.rebalances)
     scrape.add("kbroker_share_groups_in_administration", coordinator.in_administration)
     scrape.add("kbroker_share_partitions_initializing", groups.initializing)
+
+
+def _add_transactions(scrape: Scrape, broker: Broker) -> None:
+    service = broker.transactions
+    counted = service.statistics()
+    for state, ids in counted.by_state.items():
+        scrape.add("kbroker_transactional_ids", ids, {"state": STATE_NAMES[state]})
+    scrape.add("kbroker_transaction_changes_pending", counted.pending)
+    scrape.add("kbroker_transactions_total", counted.committed, {"outcome": "committed"})
+    scrape.add("kbroker_transactions_total", counted.aborted, {"outcome": "aborted"})
+    scrape.add("kbroker_transactions_timed_out_total", counted.timed_out)
+    scrape.add("kbroker_transaction_markers_total", service.ending.markers.written)
+    scrape.add_histogram("kbroker_transaction_end_seconds", service.ending.seconds)
+    pending = broker.consumer_group_service.groups.offsets.pending
+    scrape.add("kbroker_pending_group_offsets", len(pending))
 
 
 def _add_share_state(scrape: Scrape, broker: Broker) -> None:

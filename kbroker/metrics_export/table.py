@@ -235,6 +235,44 @@ CONSUMER_GROUPS = Section(
     ),
 )  # fmt: skip
 
+TRANSACTIONS = Section(
+    "Transactions",
+    (
+        gauge(
+            "transactional_ids", "state", "",
+            "Transactional ids by state: Empty, Ongoing, PrepareCommit, PrepareAbort (markers are being "
+            "written), CompleteCommit, CompleteAbort.",
+        ),
+        gauge(
+            "transaction_changes_pending", "", "",
+            "Transactional ids with a new state that is not saved yet; their clients wait.",
+        ),
+        counter(
+            "transactions", "outcome", "",
+            "Transactions that have ended: `outcome` is `committed` or `aborted`.",
+        ),
+        counter(
+            "transactions_timed_out", "", "",
+            "Transactions that the broker began to abort, since they lasted longer than their client allows.",
+        ),
+        counter("transaction_markers", "", "", "Markers of these transactions written, one for each log."),
+        histogram(
+            "transaction_end_seconds", "", "",
+            "From the decision about a transaction until all of its markers are written, and the offsets "
+            "of groups are saved.",
+        ),
+        gauge(
+            "topic_open_transactions", "topic", "ReplicaManager PartitionsWithLateTransactionsCount",
+            "Transactions that are open in logs of the topic, one for each producer and partition. Only "
+            "logs whose producers are in memory count. Kafka counts partitions with a late one.",
+        ),
+        gauge(
+            "pending_group_offsets", "", "",
+            "Offsets of consumer groups that an open transaction has sent: they are committed with it.",
+        ),
+    ),
+)  # fmt: skip
+
 SCRAPE = Section(
     "The scrape itself",
     (
@@ -256,6 +294,7 @@ SECTIONS = (
     TOPICS,
     STORES,
     CONSUMER_GROUPS,
+    TRANSACTIONS,
     SHARE_COORDINATORS,
     SHARE_GROUPS,
     SHARE_PARTITIONS,
@@ -291,6 +330,11 @@ LEFT_OUT: Mapping[str, str] = {
         "its state as a whole "
         "(`rewrites` in `kbroker_store_statistic`).",
     "share-coordinator-metrics batch-buffer-cache-size-bytes, -discard-count": "There is no such cache.",
+    "TransactionMarkerChannelManager UnknownDestinationQueueSize, LogAppendRetryQueueSize":
+        "Markers are sent to no other broker. Ids that wait for their markers are in "
+        "`kbroker_transactional_ids`.",
+    "AddPartitionsToTxnManager VerificationTimeMs, VerificationFailureRate":
+        "The coordinator is in the same process: a verification is a look into its memory.",
     "ReplicaManager, Partition and Controller metrics of replication": "There is one broker and one copy.",
 }  # fmt: skip
 """Kafka's metrics that kbroker lacks, with the reason."""

@@ -96,15 +96,29 @@ def test_every_option(command: Command, broker: RunningBroker, queue: str) -> No
         "assignment": ("simple", "simple"),
         "in-flight-limit": ("span", "span"), "scheduling": ("false", "false"), "ordering": ("key", "key"),
         "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"),
-        "keep-dead-letters": ("forever", "-1"),
+        "keep-dead-letters": ("forever", "-1"), "committed": (None, "read_committed"),
     }  # fmt: skip
     assert given.keys() == SETTINGS.keys()
-    options = [word for name, (text, _) in given.items() for word in (f"--{name}", text)]
+    words = [(f"--{name}", text) for name, (text, _) in given.items()]
+    options = [word for pair in words for word in pair if word is not None]
     letters = f"{queue}.given-up"
     assert command("queues", "create", queue, "-p", "3", "--dead-letters", letters, *options).code == OK
     made = wish_of(found(broker, queue))
     assert made.settings == {name: text for name, (_, text) in given.items()}
     assert (made.partitions, made.dead_letters, made.configs) == (3, letters, {})
+
+
+def test_committed_is_switched_on_and_off(command: Command, broker: RunningBroker, queue: str) -> None:
+    level = "share.isolation.level"
+    assert command("queues", "create", "--committed", queue).code == OK
+    assert found(broker, queue).own(Part.GROUP)[level] == "read_committed"
+    (line,) = (each for each in command("queues", "describe", queue).lines if "settings" in each)
+    assert line.split() == ["settings", "committed", "true"]
+    assert "committed = true" in command("queues", "export", queue).lines
+    ran = command("queues", "create", queue, "--no-committed")
+    assert ran.err.splitlines()[0] == f"kbroker: queue {queue}: committed is true, requested is false"
+    assert command("queues", "create", queue, "--no-committed", "--update").code == OK
+    assert found(broker, queue).own(Part.GROUP)[level] == "read_uncommitted"
 
 
 def test_without_dead_letters(command: Command, broker: RunningBroker, queue: str) -> None:

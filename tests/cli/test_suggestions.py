@@ -13,7 +13,7 @@ from tests.cli.test_command_line import ALL_COMMANDS
 
 DESCRIBE = (
     "one of 'kbroker queues describe', 'kbroker topics describe', 'kbroker share-groups describe', "
-    "'kbroker groups describe', "
+    "'kbroker groups describe', 'kbroker transactions describe', "
     "'kbroker configs describe'?"
 )
 

@@ -28,6 +28,7 @@ from tests.api.share_consumers import (
     set_up_group,
 )
 from tests.metrics.queue_metrics import jobs_that_wait, parts_of_compressed_batches
+from tests.metrics.transaction_metrics import transactions
 from tests.metrics.world import World, blocked, refusing, total
 
 CONFIG = {
@@ -38,6 +39,7 @@ CONFIG = {
     "group.share.max.share.sessions": "3",
     "group.share.delivery.count.limit": "2",
     "offsets.retention.check.interval.ms": "50",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
 }
 OFFERED = [{"name": "range", "metadata": b""}]
 
@@ -302,6 +304,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     administration,
     commits,
     ordinary_groups,
+    transactions,
     parts_of_compressed_batches,
     consuming,
     long_jobs,

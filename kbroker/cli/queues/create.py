@@ -57,7 +57,7 @@ def create(
     force: bool,
     as_json: bool,
     bootstrap: Address,
-    **options: str | None,
+    **options: str | bool | None,
 ) -> None:
     """Create the queue NAME: a topic, a share group of the same name and a dead letter topic, with
     settings that suit jobs.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.exits import say
-from kbroker.cli.output import Cell, human_bytes, print_json, print_table, table_lines
+from kbroker.cli.output import Cell, age_text, human_bytes, print_json, print_table, table_lines
 from kbroker.cli.params import (
     Address,
     bootstrap_option,
@@ -18,7 +18,6 @@ from kbroker.cli.params import (
     json_option,
     not_blank,
     optional_admin_option,
-    span_text,
 )
 from kbroker.cli.queues.found import existing
 from kbroker.cli.queues.settings import shown
@@ -203,7 +202,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         if document["archiving"]:
             rows.append(("archiving", str(document["archiving"])))
     age_ms = document["oldest_age_ms"]
-    rows.append(("oldest", "-" if age_ms is None else _age(age_ms)))
+    rows.append(("oldest", "-" if age_ms is None else age_text(age_ms)))
     if document["sent_per_s"] is not None:
         rows.append(
             ("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s")
@@ -219,7 +218,7 @@ def _next_due(due_ms: int | None) -> str:
     return (
         ""
         if due_ms is None
-        else f", the next one is due in {_age(max(0, due_ms - round(time.time() * 1000)))}"
+        else f", the next one is due in {age_text(max(0, due_ms - round(time.time() * 1000)))}"
     )
 
 
@@ -250,17 +249,6 @@ def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
             f"partition {number} onward"
         )
     return lines
-
-
-def _age(age_ms: int) -> str:
-    """In the two largest units, such as `2d 3h`; seconds are the smallest."""
-    seconds = age_ms // 1000
-    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
-    if days:
-        return f"{days}d {hours}h"
-    if hours:
-        return f"{hours}h {minutes}m"
-    return f"{minutes}m {seconds % 60}s" if minutes else span_text(seconds * 1000)
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[Cell, ...]:

@@ -165,7 +165,7 @@ def toml_lines(wishes: Iterable[Wish]) -> Iterator[str]:
 def _setting(name: str, text: str) -> str:
     setting = SETTINGS[name]
     written = shown(setting, text)
-    is_bare = setting.kind is Kind.SWITCH or re.fullmatch(r"[0-9.]+", written)
+    is_bare = setting.kind in (Kind.SWITCH, Kind.FLAG) or re.fullmatch(r"[0-9.]+", written)
     return written if is_bare else _text(written)
 
 

@@ -15,10 +15,12 @@ from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigType, to_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NO_LIMIT = "-1"
+_SWITCHED = ("false", "true")
 _WRITTEN_AS: Mapping[Kind, tuple[type, ...]] = {
     Kind.COUNT: (str, int, float),
     Kind.FACTOR: (str, int, float),
     Kind.SWITCH: (str, bool),
+    Kind.FLAG: (str, bool),
     Kind.WORD: (str,),
     Kind.TEXT: (str,),
 }
@@ -45,7 +47,13 @@ def text_of(setting: Setting, value: object) -> str:
     values."""
     if setting.kind is Kind.DURATION:
         return _duration(setting, value)
-    if isinstance(value, str | int | float) and type(value) in _WRITTEN_AS[setting.kind]:
+    if setting.switch is not None and str(value).lower() in _SWITCHED and isinstance(value, str | bool):
+        return setting.switch[_SWITCHED.index(str(value).lower())]
+    if (
+        setting.switch is None
+        and isinstance(value, str | int | float)
+        and type(value) in _WRITTEN_AS[setting.kind]
+    ):
         with suppress(ValueError):
             return to_text(setting.definition.parse(to_text(value)))
     raise ValueError(f"{value!r} is not {_allowed(setting)}")
@@ -70,10 +78,10 @@ def _duration(setting: Setting, value: object) -> str:
 
 def _allowed(setting: Setting) -> str:
     definition = setting.definition
+    if setting.kind in (Kind.SWITCH, Kind.FLAG):
+        return "true or false"
     if definition.choices:
         return f"one of {', '.join(definition.choices)}"
-    if setting.kind is Kind.SWITCH:
-        return "true or false"
     if setting.kind is Kind.TEXT:
         return "a text"
     noun = "a whole number" if setting.kind is Kind.COUNT else "a number"
@@ -90,6 +98,8 @@ def shown(setting: Setting, text: str | None) -> str:
         return "not known"
     if setting.kind is Kind.DURATION:
         return span_text(int(text))
+    if setting.switch is not None:
+        return _SWITCHED[setting.switch.index(text)]
     value = setting.definition.parse(text)
     if isinstance(value, float) and float(short := f"{value:g}") == value:
         return short
@@ -101,11 +111,20 @@ def setting_options(function: F) -> F:
     for setting in reversed(list(SETTINGS.values())):
         text = f"{setting.doc}  [default: {shown(setting, setting.default)}]"
         kind = SettingType(setting)
-        function = click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)(function)
+        if setting.kind is Kind.FLAG:
+            names = f"--{setting.name}/--no-{setting.name}"
+            option = click.option(names, default=None, help=text)
+        else:
+            option = click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)
+        function = option(function)
     return function
 
 
-def settings_of(options: Mapping[str, str | None]) -> dict[str, str]:
+def settings_of(options: Mapping[str, str | bool | None]) -> dict[str, str]:
     """Name of a setting -> text of its config, for each option that was given."""
     found = {name: options[name.replace("-", "_")] for name in SETTINGS}
-    return {name: text for name, text in found.items() if text is not None}
+    return {
+        name: text_of(SETTINGS[name], value) if isinstance(value, bool) else value
+        for name, value in found.items()
+        if value is not None
+    }

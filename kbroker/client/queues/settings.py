@@ -36,6 +36,7 @@ from kbroker.settings.queue import (
 from kbroker.settings.topic import TOPIC_CONFIGS
 
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+ISOLATION_LEVEL: Final = "share.isolation.level"
 DEAD_LETTER_PREFIX: Final = "dlq."
 """The default of errors.deadletterqueue.topic.name.prefix."""
 DEFAULT_PARTITIONS: Final = 1
@@ -56,6 +57,8 @@ class Kind(Enum):
     FACTOR = "X"
     DURATION = "DURATION"
     SWITCH = "true|false"
+    FLAG = "flag"
+    """An option without a value, and its opposite; true or false in a file."""
     WORD = "WORD"
     TEXT = "TEXT"
 
@@ -78,6 +81,7 @@ class Setting(NamedTuple):
     - `part`, `config`: the config that it sets.
     - `default`: the value for new queues, which may differ from the config's default.
     - `doc`: the help text.
+    - `switch`: the config's values for false and true, if a person switches it on or off.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Setting(NamedTuple):
     config: str
     default: str
     doc: str
+    switch: tuple[str, str] | None = None
 
     @property
     def definition(self) -> ConfigDef:
@@ -93,6 +98,8 @@ class Setting(NamedTuple):
     @property
     def kind(self) -> Kind:
         """Derived from the config's definition: its choices, unit and type."""
+        if self.switch is not None:
+            return Kind.FLAG
         if self.definition.choices:
             return Kind.WORD
         return Kind.DURATION if self.config.endswith(".ms") else _KINDS[self.definition.type]
@@ -145,6 +152,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             ORDERING,
             "none",
             "key: jobs with the same key are delivered one at a time, in order.",
+        ),
+        (
+            "committed",
+            _GROUP,
+            ISOLATION_LEVEL,
+            "read_uncommitted",
+            "Deliver jobs of transactions when they are committed, and none of aborted ones.",
+            ("read_uncommitted", "read_committed"),
         ),
         (
             "retention",
