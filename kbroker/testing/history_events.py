@@ -12,7 +12,7 @@ machine share. A history can be checked only if its writers keep two rules:
 Then a request's `at_ns` is never later, and a response's never earlier, than the moment at which
 the broker acted. On disk an event is one line of JSON. This module must not know brokers, clients
 or files. The checkers are kbroker.testing.history (share groups), group_history (consumer groups),
-queue_history (work queues) and producer_history (producers and purged logs).
+queue_history (work queues), producer_history (producers and purged logs) and transaction_history.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, get_args
+
+from kbroker.testing.transaction_events import Planned, Result, TransactionEvent
 
 
 class Record(NamedTuple):
@@ -448,10 +450,17 @@ Event: TypeAlias = (
     | PurgeAnswered
     | BoundsSeen
     | PowerLost
+    | TransactionEvent
 )
 
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
-_FIELDS = {"record": lambda value: Record(*value), "kind": AckKind, "outcome": Outcome}
+_FIELDS = {
+    "record": lambda value: Record(*value),
+    "records": lambda value: tuple(Planned(*each) for each in value),
+    "kind": AckKind,
+    "outcome": Outcome,
+    "result": Result,
+}
 
 
 def to_json(event: Event) -> str:

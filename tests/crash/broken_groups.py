@@ -24,7 +24,7 @@ from kbroker.groups.classic.coordinator import ClassicGroups
 from kbroker.groups.classic.state import GroupState
 from kbroker.groups.consumer.coordinator import ConsumerGroups
 from kbroker.groups.consumer.state import ConsumerGroup
-from kbroker.groups.offsets import Offsets
+from kbroker.groups.offsets.committed import Offsets
 
 
 def _takes_zombies() -> None:

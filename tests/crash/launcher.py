@@ -2,7 +2,8 @@
 
 A first argument of tests.crash.broken_groups breaks its consumer groups, one of
 tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping the records kept
-beside a log. A further `looks-often` makes it check work queues without a pause.
+beside a log, one of tests.crash.broken_transactions its transactions. A further `looks-often` makes
+it check work queues without a pause.
 """
 
 import sys
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kbroker.broker.logs import retention
 from kbroker.cli import main
-from tests.crash import broken_groups, broken_keeping, broken_queues, broken_stores
+from tests.crash import broken_groups, broken_keeping, broken_queues, broken_stores, broken_transactions
 
 LOOKS_OFTEN, OFTEN_S = "looks-often", 0.1
 
@@ -24,6 +25,8 @@ if __name__ == "__main__":
         broken_queues.install(sys.argv.pop(1))
     elif sys.argv[1] in broken_keeping.FAULTS:
         broken_keeping.install(sys.argv.pop(1))
+    elif sys.argv[1] in broken_transactions.FAULTS:
+        broken_transactions.install(sys.argv.pop(1))
     if sys.argv[1] == LOOKS_OFTEN:
         retention.WORK_QUEUE_CHECK_S = OFTEN_S
         del sys.argv[1]
