@@ -58,7 +58,9 @@ class ConsumerGroupService:
     async def end_transaction(self, producer_id: int, is_commit: bool) -> bool:
         """Commit or drop the offsets of a producer's transaction; saved on return. False if they
         could not be saved."""
-        return await self._runner.save(self.groups.end_transaction(producer_id, is_commit=is_commit))
+        outcome = self.groups.end_transaction(producer_id, is_commit=is_commit)
+        # Most transactions have none, and need not wait for the saves of other groups.
+        return not outcome.changes or await self._runner.save(outcome)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for a group other than a share group: deletes its records, offsets and

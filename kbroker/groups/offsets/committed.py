@@ -102,11 +102,7 @@ class Offsets:
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has offsets, including those in progress or in a transaction."""
-        return (
-            group_id in self._groups
-            or group_id in self._on_their_way
-            or bool(self.pending.of_group(group_id))
-        )
+        return group_id in self._groups or bool(self._in_progress(group_id))
 
     def group_ids(self) -> Iterable[str]:
         return {**self._groups, **{each.group_id: None for each in self.pending}}
@@ -140,21 +136,17 @@ class Offsets:
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> Outcome[None]:
         """The producer's transaction has ended: its offsets are committed, or dropped."""
-        committed = self.pending.committed_by(producer_id) if is_commit else {}
+        own = self.pending.of_producer(producer_id)
+        if not own:
+            return Outcome()
+        committed, superseded = self.pending.committed_by(own) if is_commit else ({}, [])
         outcomes: list[Outcome[None]] = []
         for group_id, offsets in committed.items():
             newer = self._coming(group_id)
-            outcomes.append(
-                self._outcome(
-                    group_id,
-                    {each: offset for each, offset in offsets.items() if each not in newer},
-                    in_transaction=True,
-                )
-            )
-        superseded = self.pending.older_than(producer_id) if is_commit else []
-        gone = tuple((each.key(), None) for each in (*self.pending.ending(producer_id), *superseded))
-        ended = EndPending(producer_id, tuple(superseded))
-        return together([*outcomes, Outcome(gone, effects=(ended,))]) if gone else Outcome()
+            in_force = {each: offset for each, offset in offsets.items() if each not in newer}
+            outcomes.append(self._outcome(group_id, in_force, in_transaction=True))
+        gone = tuple((each.key(), None) for each in (*own, *superseded))
+        return together([*outcomes, Outcome(gone, effects=(EndPending(producer_id, tuple(superseded)),))])
 
     def _checked(
         self, request: CommitRequest, now_ms: int
@@ -173,28 +165,25 @@ class Offsets:
 
     def delete(self, group_id: str, partitions: Mapping[OffsetOf, ErrorCode]) -> Outcome[OffsetErrors]:
         """OffsetDelete of the partitions whose code is 0, with or without an offset."""
-        known, coming = self.of(group_id), self._coming(group_id)
-        coming |= {each.partition: None for each in self.pending.of_group(group_id)}
+        known, coming = self.of(group_id), self._in_progress(group_id)
         allowed = [partition for partition, code in partitions.items() if code is ErrorCode.none]
         gone = [each for each in allowed if each[1] in known.get(each[0], ()) or each in coming]
         return self._removal(group_id, gone, WhyGone.DELETED, OffsetErrors(rows=partitions))
 
     def remove_group(self, group_id: str) -> Outcome[None]:
         """Remove all offsets of a deleted group."""
-        gone = {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}
-        gone |= {each.partition: None for each in self.pending.of_group(group_id)}
+        gone = {**dict.fromkeys(_all(self.of(group_id))), **self._in_progress(group_id)}
         return self._removal(group_id, gone, WhyGone.DELETED)
 
     def topic_deleted(self, topic_id: UUID) -> list[Outcome[None]]:
         """Remove the topic's offsets: an outcome for each group that has some."""
         outcomes: list[Outcome[None]] = []
-        pending = [each for each in self.pending if each.partition[0] == topic_id]
-        for group_id in {*self._groups, *self._on_their_way, *(each.group_id for each in pending)}:
+        in_transaction = {each.group_id for each in self.pending if each.partition[0] == topic_id}
+        for group_id in {*self._groups, *self._on_their_way, *in_transaction}:
             gone: dict[OffsetOf, None] = {
                 (topic_id, number): None for number in self.of(group_id).get(topic_id, ())
             }
-            gone |= {each: None for each in self._coming(group_id) if each[0] == topic_id}
-            gone |= {each.partition: None for each in pending if each.group_id == group_id}
+            gone |= {each: None for each in self._in_progress(group_id) if each[0] == topic_id}
             if gone:
                 outcomes.append(self._removal(group_id, gone, WhyGone.DELETED))
         return outcomes
@@ -202,8 +191,7 @@ class Offsets:
     def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
         """Remove old offsets, unless a transaction is about to replace them. The reply is True if
         none is left."""
-        known, coming = self.of(group_id), self._coming(group_id)
-        coming |= {each.partition: None for each in self.pending.of_group(group_id)}
+        known, coming = self.of(group_id), self._in_progress(group_id)
         newest_ms = now_ms - self._settings().retention_ms
         gone: list[OffsetOf] = []
         count = 0
@@ -232,6 +220,10 @@ class Offsets:
     def _coming(self, group_id: str) -> dict[OffsetOf, None]:
         """Partitions with an offset, or a removal, that is not saved yet."""
         return {each: None for saving in self._on_their_way.get(group_id, ()) for each in saving.offsets}
+
+    def _in_progress(self, group_id: str) -> dict[OffsetOf, None]:
+        """These, and partitions with an offset in a transaction."""
+        return self._coming(group_id) | {each.partition: None for each in self.pending.of_group(group_id)}
 
     def _removal(
         self, group_id: str, gone: Iterable[OffsetOf], why: WhyGone, reply: R | None = None

@@ -56,14 +56,23 @@ class PendingOffsets:
 
     def __iter__(self) -> Iterator[PendingOf]:
         """Those on their way may be there twice."""
-        for group_id, logs in self._groups.items():
-            for partition, producers in logs.items():
-                yield from (PendingOf(producer_id, group_id, partition) for producer_id in producers)
+        for group_id in self._groups:
+            yield from self._saved_of(group_id)
+        yield from self._coming()
+
+    def _saved_of(self, group_id: str) -> Iterator[PendingOf]:
+        for partition, producers in self._groups.get(group_id, {}).items():
+            yield from (PendingOf(producer_id, group_id, partition) for producer_id in producers)
+
+    def _coming(self) -> Iterator[PendingOf]:
         for each in self._on_their_way:
             yield from (PendingOf(each.producer_id, each.group_id, partition) for partition in each.offsets)
 
     def of_group(self, group_id: str) -> list[PendingOf]:
-        return [each for each in self if each.group_id == group_id] if self else []
+        """Every commit and removal of the group asks for them."""
+        if not self:
+            return []
+        return [*self._saved_of(group_id), *(each for each in self._coming() if each.group_id == group_id)]
 
     def of_partitions(self, group_id: str, partitions: Collection[OffsetOf]) -> list[PendingOf]:
         """All that concern these logs of a group, of any producer."""
@@ -113,31 +122,29 @@ class PendingOffsets:
     def producer_ids(self) -> set[int]:
         return {each.producer_id for each in self}
 
-    def ending(self, producer_id: int) -> list[PendingOf]:
+    def of_producer(self, producer_id: int) -> list[PendingOf]:
         return [each for each in self if each.producer_id == producer_id]
 
-    def committed_by(self, producer_id: int) -> Mapping[str, Mapping[OffsetOf, AnyGroupOffset]]:
-        """What the producer's commit gives to each group."""
+    def committed_by(
+        self, own: Iterable[PendingOf]
+    ) -> tuple[Mapping[str, Mapping[OffsetOf, AnyGroupOffset]], list[PendingOf]]:
+        """`own`: of the producer that commits, all saved. Returns what the commit gives to each
+        group, and the offsets of other producers that it supersedes."""
         found: dict[str, dict[OffsetOf, AnyGroupOffset]] = {}
-        for each in self.ending(producer_id):
-            pending = self._groups[each.group_id][each.partition][producer_id]
-            if not pending.superseded:
-                found.setdefault(each.group_id, {})[each.partition] = pending.offset
-        return found
-
-    def older_than(self, producer_id: int) -> list[PendingOf]:
-        """Those of other producers that the producer's commit supersedes."""
-        found: list[PendingOf] = []
-        for _, group_id, partition in self.ending(producer_id):
+        superseded: list[PendingOf] = []
+        for producer_id, group_id, partition in own:
             producers = self._groups[group_id][partition]
-            own = producers[producer_id]
-            found += [
+            pending = producers[producer_id]
+            if pending.superseded:
+                continue
+            found.setdefault(group_id, {})[partition] = pending.offset
+            superseded += [
                 PendingOf(other, group_id, partition)
                 for other, each in producers.items()
-                if each.order < own.order and not own.superseded
+                if each.order < pending.order
             ]
-        return found
+        return found, superseded
 
     def end(self, ended: EndPending) -> None:
         self.supersede(PendingOf(*each) for each in ended.superseded)
-        self.drop(self.ending(ended.producer_id))
+        self.drop(self.of_producer(ended.producer_id))
