@@ -13,6 +13,8 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def prepare_process() -> None:
+    """Let threads take turns more often, and allow as many open files as the system does. Call it
+    before a store is opened, since engines size their caches of files by that limit."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -9,8 +9,8 @@
 
 `kbroker.json` is created by a rename when the directory is first used. Afterwards only its format
 version changes: it rises when the directory gets something that earlier versions would misread.
-Every refusal is an OperatorError: one line that says what to do. This module knows
-engines only by name.
+Every refusal is an OperatorError: one line that says what to do. This module knows engines only by
+name.
 """
 
 from __future__ import annotations

@@ -125,9 +125,6 @@ class Transactions:
         self._entries: dict[str, _Entry] = {}
         self._committed = self._aborted = self._timed_out = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def load(self, records: Iterable[tuple[str, TransactionRecord]], now: Moment) -> None:
         """Begin with what is stored. The markers of ids in PREPARED have to be written again, as it
         is not known which ones were: see `unfinished`."""
@@ -142,6 +139,10 @@ class Transactions:
 
     def records(self) -> Iterator[tuple[str, TransactionRecord]]:
         return ((name, entry.record) for name, entry in self._entries.items() if entry.record is not None)
+
+    def exhausted(self) -> int:
+        """How many ids get another producer id with their next epoch."""
+        return sum(is_exhausted(record.producer_epoch) for _, record in self.records())
 
     def record(self, transactional_id: str) -> TransactionRecord | None:
         entry = self._entries.get(transactional_id)

@@ -42,12 +42,17 @@ class ProducerIds:
     async def reserve(self, count: int = 1) -> None:
         """`next` may be called so many times in the step in which this returns. Raises NoSpace,
         StoreFailed."""
-        while self._reserved - self._next_id < count:
+        while self.left < count:
             block_end = self._next_id + max(BLOCK_SIZE, count)
             await self._commits.commit([(PRODUCER_IDS.encode(), ProducerIdsRecord(block_end).encode())])
             # If two producers had the same id, batches of the second would be taken for repeats.
             await self._commits.flush()
             self._reserved = max(self._reserved, block_end)
+
+    @property
+    def left(self) -> int:
+        """So many are reserved."""
+        return self._reserved - self._next_id
 
     def next(self) -> int:
         """A reserved producer id."""

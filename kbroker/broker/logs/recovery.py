@@ -37,6 +37,7 @@ from kbroker.formats.state import (
     Topic,
     TopicKey,
     TopicState,
+    read_entries,
 )
 from kbroker.formats.transactions import TransactionalLogKey
 from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateReader, StateStore
@@ -127,7 +128,15 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
             "and start without topics"
         )
     _look_at_orphans(known, set(filled), log_store)
+    _note_transactional_logs(topics, state_store)
     _begin_life(topics, state_store)
+
+
+def _note_transactional_logs(topics: Topics, state_store: StateStore) -> None:
+    for key, _ in read_entries(state_store.scan(TransactionalLogKey.namespace)):
+        assert isinstance(key, TransactionalLogKey)
+        if (partition := topics.partition(key.topic_id, key.partition)) is not None:
+            partition.has_transactions = True
 
 
 def _begin_life(topics: Topics, state_store: StateStore) -> None:
@@ -136,10 +145,6 @@ def _begin_life(topics: Topics, state_store: StateStore) -> None:
     hides what it had lost.
     """
     changes: list[Change] = []
-    for key, _ in state_store.scan(TransactionalLogKey.namespace):
-        log = TransactionalLogKey.parse(key[len(TransactionalLogKey.namespace) :])
-        if (transactional := topics.partition(log.topic_id, log.partition)) is not None:
-            transactional.has_transactions = True
     # One snapshot for all partitions: many small reads would take longer.
     with state_store.snapshot() as found:
         for partition in topics.partitions():

@@ -1,7 +1,7 @@
 """What the last broker life left of its transactions, finished at the start.
 
 - PREPARE_*: the markers are written (again), and the id is complete.
-- ONGOING: its producer continues, and its time-out counts from its begin.
+- ONGOING: its producer continues, and its time-out counts from the beginning.
 
 If that life ran with durability `os` and did not end cleanly, a power cut may have taken records
 and added logs of an ongoing transaction. Its producer does not know, and might commit the rest. So
@@ -12,6 +12,7 @@ id knows of any more. No transaction begins before that is done.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 import trio
@@ -24,7 +25,8 @@ from kbroker.broker.transactions.saving import now
 from kbroker.broker.transactions.service import TransactionService
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import ProducerInfo
-from kbroker.formats.transactions import MarkerType, TransactionKey, TransactionPartition
+from kbroker.formats.state import read_entries
+from kbroker.formats.transactions import MarkerType, TransactionKey, TransactionPartition, TransactionRecord
 from kbroker.groups.offsets.pending import PendingOffsets
 from kbroker.storage.spi import StateStore
 from kbroker.transactions.steps import PREPARED
@@ -40,16 +42,20 @@ def recover(
     """Load the stored ids, and start the rest as a task. Raises ValueError for a damaged id.
 
     `has_lost`: a power cut may have taken what the last life had answered."""
-    start = len(TransactionKey.namespace)
-    entries = store.scan(TransactionKey.namespace)
-    found = [(TransactionKey.parse(key[start:]), value) for key, value in entries]
-    service.coordinator.load(((key.transactional_id, key.decode_value(value)) for key, value in found), now())
+    service.coordinator.load(_stored(store), now())
     for transactional_id in service.coordinator.unfinished():
         service.ending.start(service.ending.finish, transactional_id)
     if has_lost:
         service.ending.start(_abort_lost, service, topics, pending)
     else:
         service.recovered()
+
+
+def _stored(store: StateStore) -> Iterator[tuple[str, TransactionRecord]]:
+    for key, record in read_entries(store.scan(TransactionKey.namespace)):
+        assert isinstance(key, TransactionKey)
+        assert isinstance(record, TransactionRecord)
+        yield key.transactional_id, record
 
 
 async def _abort_lost(service: TransactionService, topics: Topics, pending: PendingOffsets) -> None:

@@ -59,12 +59,13 @@ class TransactionSaving:
     async def save(
         self, transition: Transition, first_logs: Collection[Partition] = (), *, syncs: bool = False
     ) -> None:
-        """Saved on return.
+        """Durable on return (written, with durability `os`, unless `syncs`).
 
         - `first_logs`: logs that have had no transaction; they are noted in the same write.
-        - `syncs`: synced as well, even with durability `os`.
+        - `syncs`: synced even with durability `os`.
 
-        Raises KafkaError if it was not saved; then nothing has changed."""
+        Raises KafkaError. If the write was refused, nothing has changed; if the sync failed, the
+        store takes no more writes."""
         decision = Decision()
         changes = [_change_of(transition), *map(_note, first_logs)]
         self._state.submit(changes, partial(self._ended, transition, decision))

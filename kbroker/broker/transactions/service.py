@@ -138,8 +138,11 @@ class TransactionService:
         self.ending.start(_each, expire_s, self._remove_expired)
 
     async def reserve_producer_ids(self) -> None:
-        """One for each id: a fenced one may need it. Raises NoSpace, StoreFailed."""
-        await self._producer_ids.reserve(len(self.coordinator))
+        """For the ids that need one when they are fenced in this step. Raises NoSpace,
+        StoreFailed."""
+        # Another id may be exhausted while this waits.
+        while (count := self.coordinator.exhausted()) > self._producer_ids.left:
+            await self._producer_ids.reserve(count)
 
     async def _abort_timed_out(self) -> None:
         await self.reserve_producer_ids()
