@@ -149,7 +149,8 @@ class SharePartition(
                 break
             turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
             turn.run(fetch_offset, run, max_records - room)
-            self._note_discarded(turn.discarded)
+            if turn.discarded:
+                self._note_discarded(turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
             self._counters.redeliveries += turn.redelivered

@@ -220,9 +220,8 @@ class SharePartitionWrites:
             self._note_discarded(window.discard_available(first, last))
 
     def _note_discarded(self, discarded: Runs) -> None:
-        if discarded:
-            self._unsaved = joined_runs([*self._unsaved, *discarded])
-            self._lose_keys(discarded)
+        self._unsaved = joined_runs([*self._unsaved, *discarded])
+        self._lose_keys(discarded)
 
     def save_passed(self) -> Persist | None:
         """After a read that has passed over markers and aborted records, and has found nothing for

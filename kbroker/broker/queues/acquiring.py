@@ -24,7 +24,7 @@ from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, walk, whole_batches
+from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, whole_batches
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share.effects import AcquiredRange
@@ -33,8 +33,8 @@ from kbroker.share.session import FetchPlan
 from kbroker.share.share_partition import AcquireMode, SharePartition
 
 _SMALL_READ_BYTES = 64 << 10
-_is_control = itemgetter(2)
 _BYTES_PER_RECORD = 4 << 10
+_is_control = itemgetter(2)
 
 
 class Acquiring:
@@ -73,8 +73,7 @@ class Acquiring:
         nothing has waited since it was found. False: nothing was acquired. Raises KafkaError for a
         log that cannot be read."""
         engine = loaded.engine
-        if loaded.committed is not None and loaded.partition.must_load_transactions:
-            await loaded.committed.load()
+        if loaded.committed is not None and await loaded.committed.load():
             known = None
         end_offset = loaded.visible.high_watermark
         opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
@@ -90,9 +89,7 @@ class Acquiring:
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
             if loaded.gone or not self.is_current():
                 return False
-            batches = walk(views, fetch_offset, wanted, end_offset)
-            if loaded.committed is not None:
-                batches = loaded.committed.without_aborted(batches)
+            batches = loaded.walk(views, fetch_offset, wanted, end_offset)
             if opener is not None and (stored := self._unopened(batches, engine, opener)) is not None:
                 await opener.open(stored)
                 if loaded.gone or not self.is_current():

@@ -5,7 +5,7 @@
     batches    those of aborted transactions count as control batches: no member gets them, they
                are passed over, and are finished for the group
 
-A group without the level reads the `Partition` itself, which has the same `high_watermark`, so that
+A group without the level uses the `Partition` and `walk` themselves, under the same names, so that
 its fetches do no additional work.
 """
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.sliced_batches import Walked, producer_of
+from kbroker.broker.queues.sliced_batches import Walked, producer_of, walk
 from kbroker.formats.batches import TRANSACTIONAL
+from kbroker.formats.transactions import AbortedTransaction
 
 
 class CommittedLog:
@@ -29,27 +30,31 @@ class CommittedLog:
         """The end, for members of the group."""
         return self._partition.last_stable_offset
 
-    async def load(self) -> None:
-        """Before a read: find out which transactions the log has. Raises KafkaError."""
-        if self._partition.must_load_transactions:
-            await self._partition.load_producers()
+    async def load(self) -> bool:
+        """Before a read: find out which transactions the log has. False: that was known. Raises
+        KafkaError."""
+        if not self._partition.must_load_transactions:
+            return False
+        await self._partition.load_producers()
+        return True
 
-    def without_aborted(self, batches: Sequence[Walked]) -> list[Walked]:
-        """Batches of aborted transactions are control batches in the result."""
-        states = self._partition.producers
+    def walk(
+        self, views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int
+    ) -> list[Walked]:
+        """As sliced_batches.walk; batches of aborted transactions are control batches."""
+        batches, states = walk(views, fetch_offset, wanted, end_offset), self._partition.producers
         if not batches or states is None or not states.transactions.aborted:
-            return list(batches)
+            return batches
         aborted = states.transactions.aborted_in(batches[0][0], batches[-1][1] + 1)
-        if not aborted:
-            return list(batches)
-        found: list[Walked] = []
-        for batch in batches:
-            base_offset, last_offset, is_control, view, start, end = batch
-            attributes, producer_id = producer_of(view, start)
-            if attributes & TRANSACTIONAL and any(
-                each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
-                for each in aborted
-            ):
-                is_control = True
-            found.append((base_offset, last_offset, is_control, view, start, end))
-        return found
+        return [self._marked(batch, aborted) for batch in batches] if aborted else batches
+
+    @staticmethod
+    def _marked(batch: Walked, aborted: Sequence[AbortedTransaction]) -> Walked:
+        base_offset, last_offset, _, view, start, end = batch
+        attributes, producer_id = producer_of(view, start)
+        if attributes & TRANSACTIONAL and any(
+            each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
+            for each in aborted
+        ):
+            return base_offset, last_offset, True, view, start, end
+        return batch

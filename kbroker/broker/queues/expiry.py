@@ -25,7 +25,7 @@ import trio
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_fetching import parked_batch
-from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.broker.queues.sliced_batches import Walked
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
 from kbroker.formats.compression import CorruptPayload
@@ -184,9 +184,7 @@ class Expiry:
         end_offset = loaded.visible.high_watermark
         if offset is not None and offset < end_offset:
             views = await partition.read(offset, max_bytes=1, end_offset=end_offset)
-            batches = walk(views, offset, 1, end_offset)
-            if loaded.committed is not None:
-                batches = loaded.committed.without_aborted(batches)
+            batches = loaded.walk(views, offset, 1, end_offset)
             if not loaded.gone:
                 has_changed = await self.give_up(loaded, engine, batches)
         if engine.parking is not None and engine.parking.ready and not loaded.gone:

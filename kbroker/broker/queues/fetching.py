@@ -19,7 +19,6 @@ from kbroker.broker.queues.acquiring import Acquiring
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import OpenedBatches
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.broker.queues.sliced_batches import walk
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics, WaitMetrics
 from kbroker.protocol.responses import ShareFetchRow
@@ -274,9 +273,7 @@ class ShareFetch:
                 views = loaded.partition.read_now(offset, max_bytes=share_bytes, end_offset=end_offset)
             except (StoreFailed, KafkaError):  # Reported by the read that acquires.
                 return True
-            batches = walk(views, offset, end_offset - offset, end_offset)
-            if loaded.committed is not None:
-                batches = loaded.committed.without_aborted(batches)
+            batches = loaded.walk(views, offset, end_offset - offset, end_offset)
             reaches_the_end = not batches or batches[-1][1] + 1 >= end_offset
             size = sum(end - start for _, _, is_control, _, start, end in batches if not is_control)
             total += size if reaches_the_end else max(size, share_bytes)

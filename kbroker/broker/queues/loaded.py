@@ -13,7 +13,7 @@ import trio
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.committed import CommittedLog
-from kbroker.broker.queues.sliced_batches import TakenRecords
+from kbroker.broker.queues.sliced_batches import TakenRecords, walk
 from kbroker.errors import KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import Persist, ShareSettings
@@ -32,7 +32,7 @@ class LoadedSharePartition:
     __slots__ = (
         "__weakref__", "committed", "engine", "error", "gone", "is_parked_turn", "key", "metrics",
         "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
-        "to_save", "turns", "visible", "waiters",
+        "to_save", "turns", "visible", "waiters", "walk",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -42,6 +42,8 @@ class LoadedSharePartition:
         """Set if the group has read_committed."""
         self.visible: Partition | CommittedLog = partition
         """Members get records below its `high_watermark`."""
+        self.walk = walk
+        """The batches of a read, as the members see them."""
         self.engine: SharePartition | None = None
         self.metrics: ShareGroupMetrics | None = None
         self.error: KafkaError | None = None
@@ -68,6 +70,7 @@ class LoadedSharePartition:
         if settings.read_committed is (self.committed is None):
             self.committed = CommittedLog(self.partition) if settings.read_committed else None
             self.visible = self.committed or self.partition
+            self.walk = walk if self.committed is None else self.committed.walk
 
 
 class Turns(Waiter):

@@ -29,7 +29,7 @@ from kbroker.broker.queues.key_lookup import KeyLookup
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.saving import Saving
 from kbroker.broker.queues.schedules import Schedules, due_now, looked_at
-from kbroker.broker.queues.sliced_batches import Walked, control_of, walk
+from kbroker.broker.queues.sliced_batches import Walked, control_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import read_header
@@ -173,9 +173,7 @@ class Scanner:
                 if ahead < end_offset
                 else []
             )
-            batches = walk(views, ahead, end_offset - ahead, end_offset)
-            if loaded.committed is not None:
-                batches = loaded.committed.without_aborted(batches)
+            batches = loaded.walk(views, ahead, end_offset - ahead, end_offset)
             if not batches:
                 break
             found = await trio.to_thread.run_sync(due_now, batches)
@@ -206,9 +204,7 @@ class Scanner:
             if engine.key_order is None
             else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
         )
-        batches = walk(views, offset, most, end_offset)
-        if loaded.committed is not None:
-            batches = loaded.committed.without_aborted(batches)
+        batches = loaded.walk(views, offset, most, end_offset)
         if not batches:
             return self._end_learning(loaded, engine, offset)
         async with self._lookup.of(loaded, engine.key_order) as lookup:
