@@ -7,6 +7,7 @@ Clients with transaction version 2 leave this to TxnOffsetCommit (KIP-890).
 from __future__ import annotations
 
 from kbroker.api.request import Message, Request
+from kbroker.api.transactions import known_to
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transactions.coordinator import ProducerEpoch
 
@@ -24,6 +25,4 @@ async def handle(request: Request) -> Message:
         )
     except KafkaError as error:
         code = error.code
-    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
-        code = ErrorCode.invalid_producer_epoch
-    return {"error_code": code}
+    return {"error_code": known_to(request.version, code, _FENCED_FROM)}

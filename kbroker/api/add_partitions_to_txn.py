@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbroker.api.request import Message, Request
-from kbroker.api.transaction_admin import find_partition
+from kbroker.api.transactions import find_partition, known_to
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transactions.coordinator import ProducerEpoch
@@ -87,6 +87,4 @@ async def _added(
         code = await service.add(transactional_id, producer, partitions, (), version=1)
     except KafkaError as error:
         return error.code
-    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
-        return ErrorCode.invalid_producer_epoch
-    return code
+    return known_to(request.version, code, _FENCED_FROM)

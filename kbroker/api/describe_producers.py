@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.api.request import Message, Request
-from kbroker.api.transaction_admin import find_partition
+from kbroker.api.transactions import find_partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import Producer
 

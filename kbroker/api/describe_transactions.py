@@ -14,7 +14,7 @@ from collections import defaultdict
 from kio.serial.writers import write_compact_array_length, write_compact_string, write_empty_tagged_fields
 
 from kbroker.api.request import Raw, Request
-from kbroker.api.transaction_admin import STATE_NAMES
+from kbroker.api.transactions import STATE_NAMES
 from kbroker.broker.broker import Broker
 from kbroker.errors import ErrorCode
 from kbroker.formats.transactions import TransactionRecord

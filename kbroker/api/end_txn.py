@@ -8,6 +8,7 @@ transaction (KIP-890).
 from __future__ import annotations
 
 from kbroker.api.request import Message, Request
+from kbroker.api.transactions import known_to
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
 
@@ -27,8 +28,7 @@ async def handle(request: Request) -> Message:
         )
     except KafkaError as error:
         return _answer(error.code)
-    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
-        code = ErrorCode.invalid_producer_epoch
+    code = known_to(request.version, code, _FENCED_FROM)
     return _answer(code, known if code is ErrorCode.none and version >= 2 else NOBODY)
 
 

@@ -11,12 +11,12 @@ it is unstable in Kafka itself (KIP-939).
 from __future__ import annotations
 
 from kbroker.api.request import Message, Request
+from kbroker.api.transactions import known_to
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.transactions import MAX_TRANSACTIONAL_ID_BYTES
 from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
 
 _FENCED_FROM = 4
-"""The first version with PRODUCER_FENCED."""
 
 
 async def handle(request: Request) -> Message:
@@ -43,8 +43,7 @@ async def _transactional(request: Request, expected: ProducerEpoch) -> Message:
         code, producer = await request.broker.transactions.init(transactional_id, timeout_ms, expected)
     except KafkaError as error:
         return _answer(error.code)
-    if code is ErrorCode.producer_fenced and request.version < _FENCED_FROM:
-        code = ErrorCode.invalid_producer_epoch
+    code = known_to(request.version, code, _FENCED_FROM)
     return _answer(code, producer if code is ErrorCode.none else NOBODY)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.api.request import Message, Request
-from kbroker.api.transaction_admin import STATE_NAMES
+from kbroker.api.transactions import STATE_NAMES
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.transactions import TransactionRecord

@@ -8,24 +8,21 @@ member is refused, every other row has that code. `retention_time` (v2-4) is hon
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from kbroker.api.offset_topics import TopicRow, find_topic
+from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, with_codes
 from kbroker.api.request import Message, Request
 from kbroker.errors import KafkaError
-from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
 
 
 async def handle(request: Request) -> Message:
     rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
     errors = await _committed(request, rows)
-    return {"topics": [{**row.key, "partitions": list(_partitions(row, errors))} for row in rows]}
+    return {"topics": [with_codes(row, errors) for row in rows]}
 
 
 async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
     body = request.body
-    commits = {row.partition(each.partition_index): _commit(each) for row in rows for each in row.known()}
+    commits = commits_of(rows)
     if not commits:
         return OffsetErrors()
     retention = getattr(body, "retention_time", None)
@@ -43,14 +40,3 @@ async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
         return await groups.ask(lambda _, now_ms: groups.groups.commit_offsets(wanted, now_ms=now_ms))
     except KafkaError as error:
         return OffsetErrors(error.code)
-
-
-def _commit(row: Any) -> Commit:
-    return Commit(row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.committed_metadata)
-
-
-def _partitions(row: TopicRow, errors: OffsetErrors) -> Iterator[Message]:
-    for each in row.rows:
-        index = each.partition_index
-        code = errors.code(row.partition(index)) if row.has(index) else row.unknown_code
-        yield {"partition_index": index, "error_code": code}

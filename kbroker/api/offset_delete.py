@@ -7,7 +7,7 @@ affects other rows. A group whose members are not consumers is NON_EMPTY_GROUP.
 
 from __future__ import annotations
 
-from kbroker.api.offset_topics import find_topic
+from kbroker.api.offset_topics import find_topic, with_codes
 from kbroker.api.request import Message, Request
 from kbroker.errors import KafkaError
 
@@ -23,20 +23,5 @@ async def handle(request: Request) -> Message:
         return {"error_code": error.code, "topics": ()}
     if errors.error_code:
         return {"error_code": errors.error_code, "topics": ()}
-    topics = [
-        {
-            **row.key,
-            "partitions": [
-                {
-                    "partition_index": each.partition_index,
-                    "error_code": errors.code(row.partition(each.partition_index))
-                    if row.has(each.partition_index)
-                    else row.unknown_code,
-                }
-                for each in row.rows
-            ],
-        }
-        for row in rows
-        if row.rows
-    ]
+    topics = [with_codes(row, errors) for row in rows if row.rows]
     return {"error_code": errors.error_code, "topics": topics}

@@ -1,5 +1,5 @@
-"""The topics of OffsetCommit, OffsetFetch and OffsetDelete, in the order of the request: by name
-or, in the newest versions, by id."""
+"""The topics of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, in the order of the
+request: by name or, in the newest versions, by id."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from uuid import UUID
 from kbroker.api.request import Message
 from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.errors import ErrorCode
+from kbroker.groups.offsets.messages import Commit, OffsetErrors
 from kbroker.groups.outcome import OffsetOf
 
 NO_ID = UUID(int=0)
@@ -44,6 +45,27 @@ class TopicRow:
         """The code for a partition that does not exist."""
         unknown_id = self.topic is None and "topic_id" in self.key
         return ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
+
+
+def commits_of(rows: Iterable[TopicRow]) -> dict[OffsetOf, Commit]:
+    """The offsets of a request that commits, for the partitions that exist."""
+    return {row.partition(each.partition_index): _commit(each) for row in rows for each in row.known()}
+
+
+def _commit(row: Any) -> Commit:
+    return Commit(row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.committed_metadata)
+
+
+def with_codes(row: TopicRow, errors: OffsetErrors) -> Message:
+    """The topic's part of an answer that has a code for each partition."""
+    return {**row.key, "partitions": list(_partitions(row, errors))}
+
+
+def _partitions(row: TopicRow, errors: OffsetErrors) -> Iterator[Message]:
+    for each in row.rows:
+        index = each.partition_index
+        code = errors.code(row.partition(index)) if row.has(index) else row.unknown_code
+        yield {"partition_index": index, "error_code": code}
 
 
 def find_topic(topics: Topics, row: Any, partitions: Iterable[Any] = ()) -> TopicRow:

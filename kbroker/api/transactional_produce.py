@@ -3,10 +3,12 @@
     v3-11    each log of a transactional batch must be part of the transaction already
     v12-13   the logs are added to it here (KIP-890), before the batches are looked at
 
-The check is repeated in the step in which the log takes the batch: the transaction may have ended
-meanwhile, and its logs are synced then. Codes are Kafka's: of a coordinator that cannot answer now
-NOT_ENOUGH_REPLICAS, which every client tries again, and INVALID_PRODUCER_EPOCH for a fenced
-producer. Plain batches in such a request belong to no transaction.
+A batch that had to wait is checked again in the step in which the log takes it: the transaction may
+have ended meanwhile, and its logs are synced then.
+
+Codes are Kafka's: NOT_ENOUGH_REPLICAS, which every client tries again, for a coordinator that
+cannot answer now, and INVALID_PRODUCER_EPOCH for a fenced producer. Plain batches in such a request
+belong to no transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from uuid import UUID
 import trio
 
 from kbroker.api.request import Request
+from kbroker.api.transactions import find_partition
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.broker.logs.validation import BadBatch, read_batch
@@ -74,9 +77,10 @@ async def transaction_of(request: Request, topics: Batches) -> Transaction:
     partitions: list[Partition] = []
     for name, batches in topics:
         for index, records in batches.items():
-            partition = _partition(request, name, index)
-            header = None if partition is None else _transactional(records)
-            if partition is not None and header is not None:
+            partition = find_partition(request.broker, name, index)
+            if partition is None or partition.topic_name in INTERNAL_TOPICS:
+                continue
+            if (header := _transactional(records)) is not None:
                 producers.add(ProducerEpoch(header.producer_id, header.producer_epoch))
                 partitions.append(partition)
     refusal: KafkaError | None = None
@@ -112,14 +116,6 @@ def _refusal(version: int, code: ErrorCode) -> KafkaError:
     if code is ErrorCode.transaction_abortable and version < _ABORTABLE_FROM:
         return KafkaError(ErrorCode.invalid_txn_state, "Partition was not added to the transaction")
     return KafkaError(code)
-
-
-def _partition(request: Request, name: str | UUID, index: int) -> Partition | None:
-    topics = request.broker.topics
-    topic = topics.by_id(name) if isinstance(name, UUID) else topics.by_name(name)
-    if topic is None or topic.name in INTERNAL_TOPICS or not 0 <= index < len(topic.partitions):
-        return None
-    return None if topic.partitions[index].deleted else topic.partitions[index]
 
 
 def _transactional(records: bytes | memoryview | None) -> BatchHeader | None:

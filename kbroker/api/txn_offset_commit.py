@@ -8,12 +8,10 @@ every partition.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kbroker.api.offset_topics import TopicRow, find_topic
+from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, with_codes
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.groups.offsets.messages import Commit, CommitRequest, OffsetErrors
+from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
 from kbroker.groups.outcome import Outcome
 from kbroker.transactions.coordinator import ProducerEpoch
 
@@ -24,28 +22,12 @@ _LOADING_FROM = 2
 async def handle(request: Request) -> Message:
     rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
     errors = await _committed(request, rows)
-    return {
-        "topics": [
-            {
-                **row.key,
-                "partitions": [
-                    {
-                        "partition_index": each.partition_index,
-                        "error_code": errors.code(row.partition(each.partition_index))
-                        if row.has(each.partition_index)
-                        else row.unknown_code,
-                    }
-                    for each in row.rows
-                ],
-            }
-            for row in rows
-        ]
-    }
+    return {"topics": [with_codes(row, errors) for row in rows]}
 
 
 async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
     body, broker = request.body, request.broker
-    commits = {row.partition(each.partition_index): _commit(each) for row in rows for each in row.known()}
+    commits = commits_of(rows)
     if not commits:
         return OffsetErrors()
     producer = ProducerEpoch(body.producer_id, body.producer_epoch)
@@ -85,7 +67,3 @@ def _told(version: int, code: ErrorCode) -> ErrorCode:
     if code is ErrorCode.coordinator_load_in_progress and version < _LOADING_FROM:
         return ErrorCode.coordinator_not_available
     return code
-
-
-def _commit(row: Any) -> Commit:
-    return Commit(row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.committed_metadata)

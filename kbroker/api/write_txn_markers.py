@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from kbroker.api.request import Message, Request
-from kbroker.api.transaction_admin import find_partition
+from kbroker.api.transactions import find_partition
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.waiting import Decision
 from kbroker.broker.transactions.markers import append_marker

@@ -24,7 +24,6 @@ from kbroker.client.group_admin import TopicPartition, by_topic, refusal
 from kbroker.client.rpc import Connection, Entity
 from kbroker.errors import ErrorCode, KafkaError
 
-STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 """The id has a transaction that has not ended, or not in all of its logs."""
 OUTCOMES: Final[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import kbroker
 from kbroker.api import APIS
-from kbroker.api.transaction_admin import STATE_NAMES
+from kbroker.api.transactions import STATE_NAMES
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.topics import Topic

@@ -311,7 +311,7 @@ def the_other_way(is_commit: bool) -> ErrorCode:
 )
 async def test_ends_of_the_first_generation(
     connect: Connect, state: str, is_commit: bool, code: ErrorCode, version: int
-) -> None:  # BASE-62
+) -> None:  # BASE-3, BASE-62
     """The epoch stays, and a repeat of the last end is answered as it was."""
     async with opened(connect, state, 1) as (client, producer):
         for _ in range(2):

@@ -49,7 +49,8 @@ class Producing(Protocol):
     batch that had to wait, `done` as by Partition.append.
 
     - `transactional`: whether the batch may belong to a transaction
-    - `check`: called in the step of the append; raises KafkaError if the log must not take it"""
+    - `check`: called again in the step of the append if the batch had to wait; raises KafkaError if
+      the log must not take it"""
 
     @property
     def transactional(self) -> bool: ...
@@ -104,7 +105,6 @@ class AppendQueues:
         queue = self.queues.get(partition)
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):
-                producing.check(partition, header)
                 return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
         batch = memoryview(bytearray(view)) if view.readonly else view
