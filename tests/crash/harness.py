@@ -110,6 +110,18 @@ class Torment:
         self._random = random.Random(self.seed)
         self._own = History(self.history_of("harness"))
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the broker; at the end kill it and all clients."""
+        self.start_broker()
+        try:
+            yield
+        finally:
+            for client in self.clients:
+                client.kill()
+            self.broker.kill9()
+            self.close()
+
     def history_of(self, name: str) -> Path:
         return self.one_log or self.home / f"{name}.jsonl"
 
@@ -245,18 +257,12 @@ def tormented(
     """A running broker with its topic and group, two consumer processes and a producer process; all
     are stopped afterwards."""
     torment = Torment(broker, home, seed, one_log)
-    torment.start_broker()
-    try:
+    with torment.running():
         broker.create_topic(TOPIC, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
         broker.set_group_config(GROUP, GROUP_CONFIG)
         for role in ("produce", "consume", "consume"):
             torment.start_client(role)
         yield torment
-    finally:
-        for client in torment.clients:
-            client.kill()
-        broker.kill9()
-        torment.close()
 
 
 def broker_of(

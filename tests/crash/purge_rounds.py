@@ -112,18 +112,14 @@ class PurgeTorment:
 def tormented(broker: RunningBroker, home: Path, seed: int) -> Iterator[PurgeTorment]:
     """A running broker with its topics and a process of producers; stopped afterwards."""
     torment = Torment(broker, home, seed)
-    torment.start_broker()
-    producers = Stubborn(broker, torment.write, random.Random(seed))
-    try:
-        create_topics(broker)
-        torment.start_client("produce-old")
-        yield PurgeTorment(torment, producers, _random=random.Random(seed))
-    finally:
-        producers.close()
-        for client in torment.clients:
-            client.kill()
-        broker.kill9()
-        torment.close()
+    with torment.running():
+        producers = Stubborn(broker, torment.write, random.Random(seed))
+        try:
+            create_topics(broker)
+            torment.start_client("produce-old")
+            yield PurgeTorment(torment, producers, _random=random.Random(seed))
+        finally:
+            producers.close()
 
 
 def run(

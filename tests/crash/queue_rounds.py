@@ -354,8 +354,7 @@ def tormented(
     """A running broker with its queue, one process of producers and two or three of workers;
     stopped afterwards."""
     torment = Torment(broker, home, seed, one_log, module="tests.crash.queue_worker")
-    torment.start_broker()
-    try:
+    with torment.running():
         queue = QueueTorment(
             torment, patience_s, ordered, retention, load_s, roles, _random=random.Random(seed)
         )
@@ -366,11 +365,6 @@ def tormented(
             queue.begin_state()
         queue._begin_clients()
         yield queue
-    finally:
-        for client in torment.clients:
-            client.kill()
-        broker.kill9()
-        torment.close()
 
 
 def broker_of(

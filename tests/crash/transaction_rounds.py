@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
-from kbroker.testing.history_events import merge
 from kbroker.testing.transaction_history import Report, TransactionSettings, TransactionStatistics, check
 from tests.consumer_groups.flow import broker_config
 from tests.crash.harness import Torment, row_of
 from tests.crash.tally import Progress, silent
-from tests.crash.transaction_worker import INPUTS, SESSION_MS, TOPICS
+from tests.crash.transaction_reading import INPUTS, SESSION_MS, TOPICS
 from tests.crash.worker import PARTITIONS
 
 CONFIG = {
@@ -34,6 +33,8 @@ SETTINGS = TransactionSettings(INPUTS)
 ROLES = ("write", "transform", "read")
 BUSY_BYTES = 6000
 """Of events: on a busy machine a round lasts until there are so many."""
+RECORDED_BYTES = 200_000
+"""Likewise, with the broker's own writes."""
 PATIENCE_S = 15.0
 
 
@@ -58,16 +59,18 @@ class TransactionTorment:
 
     def load(self, seconds: float) -> None:
         """At least until some more transactions have ended."""
-        before, deadline = self._written(), time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
+        enough = self._written() + (RECORDED_BYTES if self.torment.one_log else BUSY_BYTES)
         time.sleep(seconds)
-        while time.monotonic() < deadline and self._written() < before + BUSY_BYTES:
+        while time.monotonic() < deadline and self._written() < enough:
             time.sleep(0.05)
         for client in self.torment.clients:
             client.check_alive()
 
     def _written(self) -> int:
-        """The size of the clients' histories."""
-        return sum(path.stat().st_size for path in self.torment.home.glob("*.jsonl"))
+        """The size of the clients' histories, or of the recorder's log."""
+        log = self.torment.one_log
+        return sum(path.stat().st_size for path in ([log] if log else self.torment.home.glob("*.jsonl")))
 
     def _replace_a_client(self) -> None:
         """Kill one, and start another with the same transactional ids."""
@@ -100,7 +103,7 @@ class TransactionTorment:
         self.torment.clients.remove(client)
 
     def judge(self) -> Report:
-        return check(merge([self.torment.events()]), SETTINGS)
+        return check(self.torment.events(), SETTINGS)
 
 
 @contextmanager
@@ -109,8 +112,7 @@ def tormented(
 ) -> Iterator[TransactionTorment]:
     """A running broker with its topics and clients; all are stopped afterwards."""
     torment = Torment(broker, home, seed, one_log, module="tests.crash.transaction_worker")
-    torment.start_broker()
-    try:
+    with torment.running():
         for topic in TOPICS:
             broker.create_topic(topic, partitions=PARTITIONS, config={"segment.bytes": "1048576"})
         found = TransactionTorment(torment, _random=random.Random(seed))
@@ -118,11 +120,6 @@ def tormented(
         for role in ROLES:
             torment.start_client(role)
         yield found
-    finally:
-        for client in torment.clients:
-            client.kill()
-        broker.kill9()
-        torment.close()
 
 
 def broker_of(

@@ -17,7 +17,7 @@ from kbroker.testing.transaction_events import TransactionBegan
 from kbroker.testing.transaction_history import Report, TransactionSettings, check
 from tests.crash import transaction_rounds, transaction_worker
 from tests.crash.harness import LAUNCHER, Torment
-from tests.crash.transaction_worker import INPUTS
+from tests.crash.transaction_reading import INPUTS, wait_until_stable
 from tests.crash.worker import History
 from tests.powercut.broker_cuts import Cut, Scene, Setup
 from tests.powercut.disk import save
@@ -69,7 +69,7 @@ def judge(setup: TransactionSetup, cut: Cut, home: Path) -> Report | None:
         history = History(torment.history_of("after"))
         try:
             # An open transaction holds back inputs: first they end.
-            transaction_worker.wait_until_stable(torment.broker.bootstrap)
+            wait_until_stable(torment.broker.bootstrap)
             for role in ("finish", "end"):
                 transaction_worker.ROLES[role](role, torment.broker.bootstrap, history, 0)
         finally:
