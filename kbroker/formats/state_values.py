@@ -42,8 +42,8 @@ class Generation(JsonValue):
     """meta/generation: incremented at each start. Used as the leader epoch of every log, and as the
     owner epoch of the stores.
 
-    `unsynced`: that life answered before it synced (durability `os`), and has not ended cleanly. A
-    power cut may have taken what it answered last."""
+    `unsynced`: that life or an earlier one answered before it synced (durability `os`), and none
+    has ended cleanly since. A power cut may have taken what was answered last."""
 
     number: int
     unsynced: bool = False

@@ -67,10 +67,13 @@ class DataDirectory:
     """An open data directory, locked unless it is only inspected; a context manager that releases
     the lock."""
 
-    def __init__(self, path: Path, description: DataDescription, lock_fd: int | None) -> None:
+    def __init__(
+        self, path: Path, description: DataDescription, lock_fd: int | None, files: Files | None = None
+    ) -> None:
         self.path = path
         self.description = description
         self._lock_fd = lock_fd
+        self._files = files or Files()
 
     @property
     def cluster_id(self) -> str:
@@ -119,7 +122,7 @@ class DataDirectory:
         except OperatorError:
             files.close(lock_fd)
             raise
-        return cls(path, description, lock_fd)
+        return cls(path, description, lock_fd, files)
 
     def raise_format(self, version: int) -> None:
         """Have earlier versions of kbroker refuse this directory; durable on return. Raises
@@ -128,9 +131,8 @@ class DataDirectory:
             return
         description = replace(self.description, format_version=version)
         try:
-            files = Files()
-            _create(self.path, description, files)
-            files.fsync_dir(self.path)
+            _create(self.path, description, self._files)
+            self._files.fsync_dir(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise NoSpace(str(error)) from error

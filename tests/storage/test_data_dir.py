@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kbroker.errors import OperatorError
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.data_dir import (
     DESCRIPTION,
     FIRST_FORMAT,
     FORMAT_VERSION,
+    TRANSACTIONS_FORMAT,
     DataDirectory,
     random_cluster_id,
 )
@@ -111,6 +113,35 @@ def test_another_engine_is_refused(tmp_path: Path, engines: tuple[str, str], say
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     describe(tmp_path / "data", format_version=FORMAT_VERSION + 1)
     assert "written by a newer kbroker" in refusal(tmp_path / "data")
+
+
+def test_the_format_rises_once(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "data", "segment", "segment") as directory:
+        first = directory.description
+        directory.raise_format(TRANSACTIONS_FORMAT)
+        assert directory.description == replace(first, format_version=TRANSACTIONS_FORMAT)
+        directory.raise_format(FIRST_FORMAT)
+    files = FaultyFiles()
+    with DataDirectory.open(tmp_path / "data", "segment", "segment", files=files) as again:
+        assert again.description == replace(first, format_version=TRANSACTIONS_FORMAT)
+        files.counts.clear()
+        again.raise_format(TRANSACTIONS_FORMAT)
+        assert not files.counts
+
+
+@pytest.mark.parametrize("operation", ["open", "pwritev", "fdatasync", "rename", "fsync_dir"])
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, NoSpace), (errno.EIO, StoreFailed)])
+def test_the_format_stays_if_it_cannot_be_written(
+    tmp_path: Path, operation: str, number: int, error: type[Exception]
+) -> None:
+    files = FaultyFiles()
+    with DataDirectory.open(tmp_path / "data", "segment", "segment", files=files) as directory:
+        files.fail(operation, number)
+        with pytest.raises(error):
+            directory.raise_format(TRANSACTIONS_FORMAT)
+        assert directory.description.format_version == FIRST_FORMAT
+        directory.raise_format(TRANSACTIONS_FORMAT)
+        assert directory.description.format_version == TRANSACTIONS_FORMAT
 
 
 @pytest.mark.parametrize(
