@@ -277,7 +277,7 @@ BROKER_CONFIGS: Final = by_name(
     ConfigDef(
         name="kbroker.queue.cache.bytes",
         type=_LONG,
-        default=str(16 << 20),
+        default=str(8 << 20),
         minimum=1 << 20,
         doc="Memory for decompressed batches that share consumers fetch in parts; a larger single batch is "
         "held alone.",
