@@ -17,6 +17,7 @@ from threading import Lock
 
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, scan_in_pieces
 from kbroker.storage.keyvalue.sorted_keys import SortedKeys
+from kbroker.storage.replaced_range import AddedRange
 from kbroker.storage.spi import (
     ON_DISK,
     Change,
@@ -25,6 +26,7 @@ from kbroker.storage.spi import (
     LogSettings,
     LogStore,
     LogStoreFactory,
+    Replacement,
     SegmentInfo,
     StampedBatch,
     StateStore,
@@ -34,14 +36,17 @@ from kbroker.storage.spi import (
 
 @dataclass(slots=True)
 class _Segment:
+    """`batches` is replaced where others are removed, so that readers may keep it."""
+
     base_offset: int
+    end_offset: int
     batches: list[StampedBatch] = field(default_factory=list)
     size_bytes: int = 0
     first_write_ms: int = 0
 
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
+    @classmethod
+    def empty(cls, offset: int) -> _Segment:
+        return cls(offset, offset)
 
     def must_roll(self, size_bytes: int, settings: LogSettings, now_ms: int) -> bool:
         too_large = self.size_bytes + size_bytes > settings.segment_bytes
@@ -52,6 +57,11 @@ class _Segment:
             self.base_offset, self.first_write_ms = batch.base_offset, now_ms
         self.batches.append(batch)
         self.size_bytes += len(batch.data)
+        self.end_offset = batch.last_offset + 1
+
+    def hold(self, batches: list[StampedBatch]) -> None:
+        self.batches = batches
+        self.size_bytes = sum(len(batch.data) for batch in batches)
 
     def info(self) -> SegmentInfo:
         newest_ms = max((batch.max_timestamp_ms for batch in self.batches), default=-1)
@@ -61,7 +71,7 @@ class _Segment:
 @dataclass(slots=True)
 class _Log:
     settings: LogSettings
-    segments: list[_Segment] = field(default_factory=lambda: [_Segment(0)])
+    segments: list[_Segment] = field(default_factory=lambda: [_Segment.empty(0)])
 
     def batches(self) -> list[StampedBatch]:
         return [batch for segment in tuple(self.segments) for batch in tuple(segment.batches)]
@@ -79,6 +89,7 @@ class MemoryLogStore(LogStore):
     may_block = False
     write_in_thread = False
     write_beside_sync = True
+    replaces = True
 
     def __init__(self, contents: dict[LogId, _Log]) -> None:
         self._logs = contents
@@ -122,31 +133,40 @@ class MemoryLogStore(LogStore):
         segments = self._logs[log].segments
         end_offset = segments[-1].end_offset
         kept = [segment for segment in segments if segment.end_offset > new_start]
-        self._logs[log].segments = kept or [_Segment(end_offset)]
+        self._logs[log].segments = kept or [_Segment.empty(end_offset)]
 
     def truncate(self, log: LogId, new_end: int) -> None:
         state = self._logs[log]
         start_offset, end_offset = self.bounds(log)
         if new_end >= end_offset:
             return
-        kept = [segment for segment in state.segments if segment.base_offset < new_end and segment.batches]
-        for segment in kept:
-            segment.batches = [batch for batch in segment.batches if batch.base_offset < new_end]
-            segment.size_bytes = sum(len(batch.data) for batch in segment.batches)
-        state.segments = kept or [_Segment(start_offset)]
-        if state.segments[-1].end_offset < new_end:
-            state.segments.append(_Segment(new_end))
+        kept = [each for each in state.segments if each.base_offset < new_end]
+        if kept:
+            last = kept[-1]
+            last.hold([batch for batch in last.batches if batch.base_offset < new_end])
+            # without batches it still holds the place of the offsets up to `new_end`
+            last.end_offset = last.batches[-1].last_offset + 1 if last.batches else new_end
+        state.segments = kept or [_Segment.empty(start_offset)]
+        if state.segments[-1].end_offset < new_end or (kept and not kept[-1].batches):
+            state.segments.append(_Segment.empty(new_end))
 
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         states = [self._logs[batch.log] for batch in batches]
         for batch, state in zip(batches, states, strict=True):
             assert batch.base_offset >= state.segments[-1].end_offset, "the offsets of a log must rise"
             if state.segments[-1].must_roll(len(batch.data), state.settings, now_ms):
-                state.segments.append(_Segment(batch.base_offset))
+                state.segments.append(_Segment.empty(batch.base_offset))
             state.segments[-1].append(batch._replace(data=bytes(batch.data)), now_ms)
 
     def sync(self) -> None:
         """Nothing to do: there is nothing below memory."""
+
+    def replacing(self, log: LogId, base_offset: int) -> Replacement:
+        *sealed, _ = self._logs[log].segments
+        found = [segment for segment in sealed if segment.base_offset == base_offset]
+        if not found:
+            raise ValueError(f"{log} has no sealed segment at {base_offset}")
+        return _Replacement(found[0])
 
     def close(self) -> None:
         """Contents stay for the next store on the same directory."""
@@ -155,6 +175,33 @@ class MemoryLogStore(LogStore):
         return MemoryLogStatistics(
             len(self._logs), sum(info.size_bytes for log in self._logs for info in self.segments(log))
         )
+
+
+class _Replacement(Replacement):
+    """A removed segment has its batches still, and a cut one has others."""
+
+    add_beside_write = True
+
+    def __init__(self, segment: _Segment) -> None:
+        self._segment = segment
+        self._old = segment.batches
+        self._range = AddedRange(segment.base_offset, segment.end_offset)
+        self._batches: list[StampedBatch] = []
+
+    def add(self, end: int, batches: Sequence[StampedBatch]) -> None:
+        self._range.add(end, batches)
+        self._batches += [batch._replace(data=bytes(batch.data)) for batch in batches]
+
+    def prepare(self) -> None:
+        self._range.check_complete()
+
+    def finish(self) -> None:
+        self._range.check_complete()
+        if self._segment.batches is self._old:
+            self._segment.hold(self._batches)
+
+    def abandon(self) -> None:
+        self._batches = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ once, and calls them all in one thread where `write_in_thread` is true. `write_b
 `trim_beside_write` permit exceptions. Reads may come from other threads at any time.
 
 Offsets may have holes: no reader may assume that the batch after the one that ends at n begins at
-n + 1.
+n + 1. In a log whose segments were replaced, a segment may also begin or end with a hole, or hold
+nothing at all.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class LogBounds(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """One segment, the unit of retention. `max_timestamp_ms` is -1 in an empty segment."""
+    """One segment, the unit of retention. `max_timestamp_ms` is -1 in a segment without batches."""
 
     base_offset: int
     end_offset: int
@@ -135,6 +136,47 @@ class LogReader(ABC):
         return None
 
 
+class Replacement(ABC):
+    """New contents for one sealed segment, with which the broker compacts a log. The segment keeps
+    its base and end offset.
+
+    The broker calls add() for the segment's whole range, then prepare() and finish(); abandon() ends
+    it in any case. Readers see old or new contents, and a restart after a crash finds one of them.
+    An engine may also apply each add() at once, as a whole. The segment then has new contents up to
+    an offset and old ones from there, even after abandon() or a crash. Until the segment is replaced
+    anew, its `max_timestamp_ms` may then be that of the old contents.
+
+    Errors are those of write(). After NoSpace the old contents are there. If the segment has been
+    removed or cut meanwhile, nothing is replaced, which is no error.
+    """
+
+    add_beside_write: bool = False
+    """Whether add(), prepare() and abandon() may run in any thread, one at a time, while the store
+    does anything else. Otherwise they run where trim() does, like finish()."""
+
+    @abstractmethod
+    def add(self, end: int, batches: Sequence[StampedBatch]) -> None:
+        """The new contents from where the last add() ended up to `end`, a batch boundary of the old
+        contents. The batches rise and lie in that range; there may be none.
+
+        The caller bounds their size, and that of the range, to a few MiB or one batch. ValueError
+        if they do not fit; nothing is then taken."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Bring what was added to disk, which may take long. ValueError if something was not
+        added."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The segment has the new contents, durable on return. Quick, and after prepare()."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Remove what was not finished. No error if there is nothing, or if it was called before.
+        What cannot be removed is removed at the next start."""
+
+
 class LogStore(LogReader):
     """A LogReader that also writes. One process owns a store at a time."""
 
@@ -149,6 +191,9 @@ class LogStore(LogReader):
     trim_beside_write: bool = False
     """Whether trim() may run while write() does, on the same log too, as long as `new_start` is
     below its end offset. For state stores that keep a log of their own."""
+
+    replaces: bool = False
+    """Whether the engine has replacing(). Without it the broker refuses to compact topics."""
 
     def reusable_bytes(self) -> int:
         """How much the engine can store before its files grow: in files that do not shrink, the
@@ -183,6 +228,12 @@ class LogStore(LogReader):
 
     @abstractmethod
     def sync(self) -> None: ...
+
+    def replacing(self, log: LogId, base_offset: int) -> Replacement:
+        """Begin to replace the contents of the segment that begins at `base_offset`. Runs where
+        trim() does. KeyError if there is no such log; ValueError if there is no such segment, or
+        for the active one."""
+        raise NotImplementedError
 
 
 Change: TypeAlias = tuple[bytes, bytes | None]

@@ -5,7 +5,8 @@
         factory = LOG_STORE                      # the LogStoreFactory that the entry point names
 
 There is one test method for each promise of kbroker/storage/spi.py, so that a failing test names
-the broken promise. Those about segments and removals are in log_removal_contract.py. `test_model`
+the broken promise. Those about segments and removals are in log_removal_contract.py, those about
+replaced segments in log_replace_contract.py; engines without `replaces` skip them. `test_model`
 runs random operations on the engine and on the memory store, and compares everything that can be
 read. The suite does not test crashes: killing a process needs a harness around it. This module must
 not know any engine.
@@ -23,6 +24,7 @@ from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStore, StampedBatch
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.log_removal_contract import LogRemovalContract
+from kbroker.testing.log_replace_contract import LogReplaceContract
 from kbroker.testing.log_store_model import (
     EVERYTHING,
     LOG,
@@ -40,7 +42,7 @@ from kbroker.testing.log_store_model import (
 )
 
 
-class LogStoreContract(LogRemovalContract):
+class LogStoreContract(LogRemovalContract, LogReplaceContract):
     """Subclass it, set `factory`, run pytest."""
 
     # Logs: created, missing, dropped

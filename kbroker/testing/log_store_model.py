@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.storage import memory_store
-from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStoreFactory, StampedBatch
+from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -77,9 +77,10 @@ def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
     )
 
 
-def check_segments(reader: LogReader, log: LogId = LOG) -> None:
+def check_segments(reader: LogReader, log: LogId = LOG, *, replaced: bool = False) -> None:
     """Assert that the segments agree with the log's bounds and content: no gap, no overlap, right
-    sizes and newest timestamps."""
+    sizes and newest timestamps. `replaced`: contents of segments were replaced, so segments may
+    begin and end with holes, and a replacement that was not finished leaves the old timestamp."""
     segments = reader.segments(log)
     bounds = reader.bounds(log)
     assert segments, "there is always an active segment"
@@ -94,12 +95,49 @@ def check_segments(reader: LogReader, log: LogId = LOG) -> None:
         data = read_all(reader, log, segment.base_offset, end_offset=segment.end_offset)
         headers = [header for _, header in iter_headers(data)]
         assert segment.size_bytes == len(data)
-        assert segment.max_timestamp_ms == max((header.max_timestamp_ms for header in headers), default=-1)
-        if headers:
+        newest_ms = max((header.max_timestamp_ms for header in headers), default=-1)
+        assert segment.max_timestamp_ms == newest_ms or (replaced and segment.max_timestamp_ms > newest_ms)
+        if replaced:
+            assert all(segment.base_offset <= each.base_offset for each in headers)
+            assert all(each.last_offset < segment.end_offset for each in headers)
+        elif headers:
             assert (headers[0].base_offset, headers[-1].last_offset + 1) == (
                 segment.base_offset,
                 segment.end_offset,
             )
+
+
+def stored_batches(reader: LogReader, log: LogId, offset: int, end_offset: int) -> list[StampedBatch]:
+    """The batches of a range, as they would be written."""
+    data = read_all(reader, log, offset, end_offset=end_offset)
+    return [
+        StampedBatch(
+            log, each.base_offset, each.last_offset, each.max_timestamp_ms, data[at : at + each.size_bytes]
+        )
+        for at, each in iter_headers(data)
+    ]
+
+
+def smaller(old: StampedBatch) -> StampedBatch:
+    """A batch for the same offsets with another and mostly shorter content."""
+    count = old.last_offset - old.base_offset + 1
+    return batch(old.base_offset, count, log=old.log, timestamp_ms=old.max_timestamp_ms, value=b"cleaned")
+
+
+def replace(
+    store: LogStore, log: LogId, base_offset: int, batches: Sequence[StampedBatch], *, in_steps: bool = False
+) -> None:
+    """Replace the contents of the segment; `in_steps`: a call of add() for each batch."""
+    (found,) = (each for each in store.segments(log) if each.base_offset == base_offset)
+    replacement = store.replacing(log, base_offset)
+    if in_steps:
+        for each in batches:
+            replacement.add(each.last_offset + 1, [each])
+        batches = ()
+    replacement.add(found.end_offset, batches)
+    replacement.prepare()
+    replacement.finish()
+    replacement.abandon()
 
 
 def check_against_memory_store(
@@ -126,7 +164,8 @@ def operations() -> SearchStrategy[list[tuple[str, int, int]]]:
     """Lists of (operation, log number, argument)."""
     from hypothesis import strategies as st
 
-    weighted = ["write"] * 6 + ["sync", "trim", "truncate", "drop", "settings_change", "reopen", "reopen"]
+    others = ["sync", "trim", "truncate", "drop", "settings_change", "reopen", "reopen"]
+    weighted = ["write"] * 6 + others + ["replace"] * 3
     return st.lists(
         st.tuples(st.sampled_from(weighted), st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=40
     )
@@ -143,6 +182,7 @@ class _Model:
         self.store = factory.open(self.directory, options, 1)
         self.model = memory_store.LOG_STORE.open(directory / "model", {}, 1)
         self.settings: dict[LogId, LogSettings] = {}
+        self.replaced: set[LogId] = set()
         self.now_ms = 0
 
     def run(self, steps: Sequence[tuple[str, int, int]]) -> None:
@@ -165,7 +205,7 @@ class _Model:
         assert sorted(self.store.logs()) == sorted(self.model.logs())
         for log in self.settings:
             assert everything(self.store, log) == everything(self.model, log)
-            check_segments(self.store, log)
+            check_segments(self.store, log, replaced=log in self.replaced)
             start_offset, end_offset = self.model.bounds(log)
             for offset in (start_offset, (start_offset + end_offset) // 2, end_offset - 1):
                 for max_bytes in (1, 250, 2000):
@@ -217,8 +257,28 @@ class _Model:
         for store in (self.store, self.model):
             store.truncate(log, ends[argument % len(ends)])
 
+    def replace(self, log: LogId, argument: int) -> None:
+        """Replace the contents of a segment that both stores have, if the engine can. The bits of
+        `argument` choose the batches that stay, and those that become smaller."""
+        ours = {(each.base_offset, each.end_offset) for each in self.store.segments(log)[:-1]}
+        theirs = {(each.base_offset, each.end_offset) for each in self.model.segments(log)[:-1]}
+        shared = sorted(ours & theirs)
+        if not shared or not self.store.replaces:
+            return
+        base_offset, end_offset = shared[argument % len(shared)]
+        self.replaced.add(log)
+        old = stored_batches(self.model, log, base_offset, end_offset)
+        kept = [
+            smaller(each) if argument & 4 else each
+            for number, each in enumerate(old)
+            if argument >> (number % 2) & 1
+        ]
+        for store in (self.store, self.model):
+            replace(store, log, base_offset, kept, in_steps=argument % 3 == 0)
+
     def drop(self, log: LogId, argument: int) -> None:
         del self.settings[log]
+        self.replaced.discard(log)
         for store in (self.store, self.model):
             store.drop(log)
 

@@ -25,7 +25,15 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.errors import StoreFailed
-from kbroker.storage.keyvalue.chunks import CHUNK_BYTES, ChunkedSegment, ChunkSource, cut_chunk, floor_chunk
+from kbroker.storage.keyvalue.chunks import (
+    CHUNK_BYTES,
+    ChunkedSegment,
+    ChunkSource,
+    count_before,
+    cut_chunk,
+    floor_chunk,
+    has_old_heads,
+)
 from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, StampedBatch
 
 END_OF_OFFSETS = (1 << 63) - 1
@@ -72,8 +80,9 @@ class LogChange(NamedTuple):
     dropped: Sequence[ChunkedSegment] = ()
     cut_segment: ChunkedSegment | None = None
     cut_offset: int = 0
-    """Chunks of `cut_segment` that begin at or after `cut_offset` are removed before `chunks` are
-    stored."""
+    cut_end: int = END_OF_OFFSETS
+    """Chunks of `cut_segment` that begin from `cut_offset` on and below `cut_end` are removed before
+    `chunks` are stored."""
 
     def apply(self) -> None:
         self.state.segments = self.segments
@@ -83,7 +92,7 @@ def removed_ranges(change: LogChange) -> Iterator[tuple[int, int]]:
     """Ranges of base offsets, without their ends, of the chunks to remove: for an engine that keeps
     a log's segments in one key range."""
     if change.cut_segment is not None:
-        yield change.cut_offset, END_OF_OFFSETS
+        yield change.cut_offset, change.cut_end
     elif change.dropped:
         yield (
             change.dropped[0].base_offset,
@@ -167,6 +176,33 @@ def with_active(state: LogState, source: ChunkSource) -> None:
 # --- what changes ---
 
 
+class ChunkBuilder:
+    """Joins batches of one log into chunks."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self._parts: list[bytes | bytearray | memoryview] = []
+        self._bytes = self._base_offset = 0
+
+    def add(self, segment: ChunkedSegment, batch: StampedBatch, now_ms: int) -> ChunkedSegment:
+        """The segment with the batch. A chunk that would become too large is closed before."""
+        size = len(batch.data)
+        if self._parts and self._bytes + size > CHUNK_BYTES:
+            self.close(segment)
+        if not self._parts:
+            self._base_offset, self._bytes = batch.base_offset, 0
+        self._parts.append(batch.data)
+        self._bytes += size
+        return segment.grown(size, batch.last_offset + 1, batch.max_timestamp_ms, now_ms)
+
+    def close(self, segment: ChunkedSegment) -> None:
+        """End the chunk, if there is one. It brings `segment` to its totals."""
+        if self._parts:
+            value = b"".join((segment.head(), *self._parts))
+            self.chunks.append(Chunk(segment, self._base_offset, value))
+            self._parts.clear()
+
+
 def append(
     state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_number: Callable[[], int]
 ) -> LogChange:
@@ -174,20 +210,11 @@ def append(
     overfill it."""
     *sealed, active = state.segments
     meta: list[Change] = []
-    chunks: list[Chunk] = []
-    parts: list[bytes | bytearray | memoryview] = []
-    part_bytes = chunk_base = 0
-
-    def close_chunk() -> None:
-        if parts:
-            chunks.append(Chunk(active, chunk_base, b"".join((active.head(), *parts))))
-            parts.clear()
-
+    chunks = ChunkBuilder()
     for batch in batches:
-        size = len(batch.data)
         assert batch.base_offset >= active.end_offset, "the offsets of a log must rise"
         if active.must_roll(batch, state.settings, now_ms):
-            close_chunk()
+            chunks.close(active)
             sealed.append(active)
             meta.append(segment_entry(state.number, active))
             active = ChunkedSegment(new_number(), batch.base_offset, batch.base_offset)
@@ -196,15 +223,9 @@ def append(
             meta.append((segment_key(state.number, active), None))
             active = active._replace(base_offset=batch.base_offset)
             meta.append(segment_entry(state.number, active))
-        elif parts and part_bytes + size > CHUNK_BYTES:
-            close_chunk()
-        if not parts:
-            chunk_base, part_bytes = batch.base_offset, 0
-        parts.append(batch.data)
-        part_bytes += size
-        active = active.grown(size, batch.last_offset + 1, batch.max_timestamp_ms, now_ms)
-    close_chunk()
-    return LogChange(state, [*sealed, active], meta, chunks)
+        active = chunks.add(active, batch, now_ms)
+    chunks.close(active)
+    return LogChange(state, [*sealed, active], meta, chunks.chunks)
 
 
 def append_all(
@@ -230,7 +251,7 @@ def drop(state: LogState) -> LogChange:
 
 def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogChange | None:
     """None if there is nothing to remove."""
-    dropped = [each for each in state.segments if each.size_bytes and each.end_offset <= new_start]
+    dropped = [each for each in state.segments if each.base_offset < each.end_offset <= new_start]
     if not dropped:
         return None
     kept = list(state.segments[len(dropped) :])
@@ -254,9 +275,12 @@ def truncate(
     whole = kept.pop()
     active, cut_offset, chunks = _cut_segment(whole, new_end, source)
     meta: list[Change] = [(segment_key(state.number, each), None) for each in dropped]
+    has_hole = active.end_offset < new_end  # before new_end; the log still ends at new_end
+    if has_hole and not active.size_bytes:
+        active = active._replace(end_offset=new_end)  # it holds the place of its offsets
     meta.append(segment_entry(state.number, active))
     kept.append(active)
-    if active.end_offset < new_end:  # a hole before new_end; the log still ends at new_end
+    if has_hole:
         kept.append(ChunkedSegment(new_number(), new_end, new_end))
         meta.append(segment_entry(state.number, kept[-1]))
     return LogChange(state, kept, meta, chunks, dropped, whole, cut_offset)
@@ -271,9 +295,12 @@ def _cut_segment(
     if at is None:
         return segment.emptied(), segment.base_offset, []
     base_offset, chunk = at
-    if segment.after(chunk).end_offset <= new_end:
+    if has_old_heads(source, segment):
+        before = count_before(source, segment, base_offset)
+    elif segment.after(chunk).end_offset <= new_end:
         return segment.after(chunk), new_end, []
-    previous = floor_chunk(source, segment, base_offset - 1)
-    before = segment.after(None if previous is None else previous[1])
+    else:
+        previous = floor_chunk(source, segment, base_offset - 1)
+        before = segment.after(None if previous is None else previous[1])
     totals, value = cut_chunk(before, chunk, new_end)
     return totals, base_offset, [Chunk(totals, base_offset, value)]

@@ -3,7 +3,8 @@ memory, and the order of steps.
 
 `chunked_log` decides each change, the engine commits it, and only then do readers see it. An engine
 implements `_commit`, which commits changes, `_read`, which reads chunks, `_check`, and `logs`,
-`sync` and `close` of the SPI. This module must not know any engine.
+`sync` and `close` of the SPI. If it removes chunks up to `cut_end` of a change, and not all to the
+end of the segment, it may set `replaces`. This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import TypeVar
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunks import ChunkSource, find_in_chunks, join, read_chunks
+from kbroker.storage.keyvalue.replacement import ChunkedReplacement
 from kbroker.storage.spi import (
     LogBounds,
     LogId,
     LogReader,
     LogSettings,
     LogStore,
+    Replacement,
     SegmentInfo,
     StampedBatch,
 )
@@ -132,6 +135,22 @@ class ChunkedLogStore(ChunkedLogReader, LogStore):
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         self._check()
         self._store(chunked_log.append_all(self._logs, batches, now_ms, self._new_number), durable=False)
+
+    def replacing(self, log: LogId, base_offset: int) -> Replacement:
+        self._check()
+        return ChunkedReplacement(self, log, base_offset)
+
+    # For ChunkedReplacement
+
+    def log_state(self, log: LogId) -> LogState:
+        return self._logs[log]
+
+    def read_chunks(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
+        self._check()
+        return self._read(log, work)
+
+    def commit(self, change: LogChange) -> None:
+        self._store([change], durable=False)
 
     def _totals(self) -> tuple[int, int, int]:
         """The fields of ChunkedStatistics."""

@@ -189,14 +189,23 @@ def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
 
 
 def find_in_chunks(source: ChunkSource, segments: Sequence[ChunkedSegment], timestamp_ms: int) -> int | None:
-    """LogReader.find_by_timestamp. The max timestamps of segments and chunks never fall, so both
-    are searched by bisection."""
-    segment = next(
-        (each for each in segments if each.size_bytes and each.max_timestamp_ms >= timestamp_ms), None
-    )
-    if segment is None:
-        return None
-    found: Buffer | None = None
+    """LogReader.find_by_timestamp."""
+    for segment in segments:
+        if segment.size_bytes and segment.max_timestamp_ms >= timestamp_ms:
+            found = _find_in_segment(source, segment, timestamp_ms)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_segment(source: ChunkSource, segment: ChunkedSegment, timestamp_ms: int) -> int | None:
+    """The max timestamps in the heads of chunks never fall, so the first chunk that may have the
+    batch is found by bisection.
+
+    None if no chunk has it: in a segment that is partly replaced, the batch with the max timestamp
+    of the old heads may be gone.
+    """
+    first: int | None = None
     low, high = segment.base_offset, segment.end_offset
     while low < high:
         middle = (low + high) // 2
@@ -206,18 +215,20 @@ def find_in_chunks(source: ChunkSource, segments: Sequence[ChunkedSegment], time
             continue
         totals = segment.after(at[1])
         if totals.max_timestamp_ms >= timestamp_ms:
-            found, high = at[1], at[0]
+            first = high = at[0]
         else:
             low = max(totals.end_offset, middle + 1)
-    if found is None:
+    if first is None:
         return None
-    candidates = (
-        base
-        for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:])
-        if newest_ms >= timestamp_ms
-    )
-    # there is one, unless the chunk is damaged: a read from its start then finds the damage
-    return next(candidates, high)
+    for base_offset, chunk in source.chunks(segment, first):
+        batches, size = memoryview(chunk)[HEAD_SIZE:], 0
+        for batch_offset, _, size_bytes, newest_ms in iter_batches(batches):
+            if newest_ms >= timestamp_ms:
+                return batch_offset
+            size += size_bytes
+        if size != len(batches):  # damaged: a read from its start finds that
+            return base_offset
+    return None
 
 
 def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
@@ -244,6 +255,38 @@ def cut_chunk(before: ChunkedSegment, chunk: Buffer, new_end: int) -> tuple[Chun
         totals = totals.grown(size_bytes, end_offset, newest_ms, first_write_ms)
         size += size_bytes
     return totals, b"".join((totals.head(), batches[:size]))
+
+
+def has_old_heads(source: ChunkSource, segment: ChunkedSegment) -> bool:
+    """Whether the heads of the last chunks have totals from before a part of the segment was
+    replaced."""
+    last = floor_chunk(source, segment, segment.end_offset)
+    return last is not None and segment.after(last[1]).size_bytes != segment.size_bytes
+
+
+def count_before(source: ChunkSource, segment: ChunkedSegment, offset: int) -> ChunkedSegment:
+    """The segment's totals as of the chunks that begin below `offset`, counted from their batches."""
+    totals = segment.emptied()
+    for base_offset, chunk in source.chunks(segment, segment.base_offset):
+        if base_offset >= offset:
+            break
+        first_write_ms = segment.after(chunk).first_write_ms
+        for _, end_offset, size_bytes, newest_ms in iter_batches(memoryview(chunk)[HEAD_SIZE:]):
+            totals = totals.grown(size_bytes, end_offset, newest_ms, first_write_ms)
+    return totals
+
+
+def rest_of_chunk(chunk: Buffer, start: int) -> tuple[int, bytes] | None:
+    """(base offset, chunk) with the batches that begin at or after `start`, and the head that they
+    had; None if there are none. ValueError if that is in the middle of a batch."""
+    batches, position = memoryview(chunk)[HEAD_SIZE:], 0
+    for base_offset, end_offset, size_bytes, _ in iter_batches(batches):
+        if base_offset >= start:
+            return base_offset, b"".join((memoryview(chunk)[:HEAD_SIZE], batches[position:]))
+        if end_offset > start:
+            raise ValueError(f"{start} is in the batch at {base_offset}")
+        position += size_bytes
+    return None
 
 
 def join(pieces: Iterable[memoryview]) -> list[memoryview]:

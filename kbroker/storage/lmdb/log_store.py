@@ -134,6 +134,7 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
     """The LogStore: transactions for what ChunkedLogStore decides."""
 
     write_in_thread = True
+    replaces = True
 
     def __init__(self, env: LmdbEnvironment) -> None:
         LmdbLogReader.__init__(self, env)
@@ -201,14 +202,15 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
             cursor = transaction.cursor(
                 self._env.handle_in(transaction, _segment_name(change.cut_segment.number))
             )
-            found = cursor.set_range(_OFFSET.pack(change.cut_offset))
-            while found:
+            found, end = cursor.set_range(_OFFSET.pack(change.cut_offset)), _OFFSET.pack(change.cut_end)
+            while found and b"" != bytes(cursor.key()) < end:
                 found = cursor.delete()
         for segment in change.segments[-1:]:  # an empty segment is read too
             self._env.handle_in(transaction, _segment_name(segment.number))
+        append = change.cut_end == chunked_log.END_OF_OFFSETS
         for segment, base_offset, value in change.chunks:
             handle = self._env.handle_in(transaction, _segment_name(segment.number))
-            transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)
+            transaction.put(_OFFSET.pack(base_offset), value, append=append, db=handle)
 
     def _free(self, numbers: Sequence[int]) -> None:
         """Free the pages of removed segments. After a failure the next open frees the rest."""

@@ -44,7 +44,8 @@ class _Chunks:
         self._log_number = log_number
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
-        if segment.size_bytes:  # the next key may be a chunk of the next segment
+        is_known = segment.end_offset > segment.base_offset
+        if is_known:  # the next key may be a chunk of the next segment
             offset = min(offset, segment.end_offset - 1)
         iterator = self._db.iter()
         iterator.seek_for_prev(_KEY.pack(self._log_number, max(0, offset)))
@@ -56,7 +57,7 @@ class _Chunks:
             iterator.seek(_KEY.pack(self._log_number, segment.base_offset))
         while iterator.valid():
             base_offset = self._base_offset(iterator.key())
-            if base_offset < 0 or (segment.size_bytes and base_offset >= segment.end_offset):
+            if base_offset < 0 or (is_known and base_offset >= segment.end_offset):
                 return
             yield base_offset, iterator.value()
             iterator.next()
@@ -136,6 +137,7 @@ class RocksdbLogStore(ChunkedLogStore):
 
     write_in_thread = False
     write_beside_sync = True
+    replaces = True
 
     def __init__(self, directory: Path) -> None:
         self._database = Rocksdb(directory)

@@ -54,7 +54,7 @@ class _Chunks:
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
         # The chunks of the next segment follow in the table.
-        last = segment.end_offset - 1 if segment.size_bytes else _LAST
+        last = segment.end_offset - 1 if segment.end_offset > segment.base_offset else _LAST
         found = self._connection.execute(
             _FLOOR, (self._log_number, segment.base_offset, min(offset, last))
         ).fetchone()
@@ -108,6 +108,8 @@ class SqliteLogStatistics(ChunkedStatistics):
 class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
     """The LogStore: executes the changes that ChunkedLogStore decides, each call in a
     transaction."""
+
+    replaces = True
 
     def __init__(self, database: Database) -> None:
         SqliteLogReader.__init__(self, database.reads)
