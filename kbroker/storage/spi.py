@@ -140,11 +140,13 @@ class Replacement(ABC):
     """New contents for one sealed segment, with which the broker compacts a log. The segment keeps
     its base and end offset.
 
-    The broker calls add() for the segment's whole range, then prepare() and finish(); abandon() ends
-    it in any case. Readers see old or new contents, and a restart after a crash finds one of them.
+    The broker calls add() for the segment's whole range, then prepare() and finish(). It ends with
+    abandon() in any case, and has one replacement of a segment at a time. Readers see old or new
+    contents, and so does a restart after a crash.
+
     An engine may also apply each add() at once, as a whole. The segment then has new contents up to
-    an offset and old ones from there, even after abandon() or a crash. Until the segment is replaced
-    anew, its `max_timestamp_ms` may then be that of the old contents.
+    an offset and old ones from there, even after abandon() or a crash. In that state its
+    `max_timestamp_ms` may be that of the old contents.
 
     Errors are those of write(). After NoSpace the old contents are there. If the segment has been
     removed or cut meanwhile, nothing is replaced, which is no error.
@@ -157,7 +159,8 @@ class Replacement(ABC):
     @abstractmethod
     def add(self, end: int, batches: Sequence[StampedBatch]) -> None:
         """The new contents from where the last add() ended up to `end`, a batch boundary of the old
-        contents. The batches rise and lie in that range; there may be none.
+        contents. The batches rise and lie in that range, and none is newer than the newest old one
+        there. There may be none.
 
         The caller bounds their size, and that of the range, to a few MiB or one batch. ValueError
         if they do not fit; nothing is then taken."""

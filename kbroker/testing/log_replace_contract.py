@@ -1,12 +1,12 @@
-"""The part of the LogStore contract about replaced segments: what is read of them, and what else may
-happen to the log meanwhile and afterwards.
+"""The part of the LogStore contract about replaced segments: what is read of them, and what else
+may happen to the log meanwhile and afterwards.
 
 LogStoreContract includes these tests. Engines without `replaces` skip them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import ClassVar
@@ -58,7 +58,7 @@ class LogReplaceContract(OpenedEngine[LogStore, LogReader]):
     factory: ClassVar[LogStoreFactory]
 
     @pytest.fixture
-    def segmented(self, store: LogStore) -> Iterator[LogStore]:
+    def segmented(self, store: LogStore) -> LogStore:
         """A store with LOG in SEGMENTS segments of PER_SEGMENT batches of ten records."""
         if not store.replaces:
             pytest.skip("this engine cannot replace segments")
@@ -66,7 +66,7 @@ class LogReplaceContract(OpenedEngine[LogStore, LogReader]):
         for first in range(0, len(WRITTEN), 2):
             store.write(WRITTEN[first : first + 2], now_ms=first)
         assert [each.base_offset for each in store.segments(LOG)] == list(range(0, END, 30))
-        yield store
+        return store
 
     def check(self, reader: LogReader, expected: Sequence[StampedBatch], end: int = END) -> None:
         """Assert that the log has these batches, from 0 to `end`: as read from every offset."""

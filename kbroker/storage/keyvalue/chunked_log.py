@@ -81,8 +81,8 @@ class LogChange(NamedTuple):
     cut_segment: ChunkedSegment | None = None
     cut_offset: int = 0
     cut_end: int = END_OF_OFFSETS
-    """Chunks of `cut_segment` that begin from `cut_offset` on and below `cut_end` are removed before
-    `chunks` are stored."""
+    """Chunks of `cut_segment` that begin at or after `cut_offset`, and below `cut_end`, are removed
+    before `chunks` are stored."""
 
     def apply(self) -> None:
         self.state.segments = self.segments

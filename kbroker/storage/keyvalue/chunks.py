@@ -265,7 +265,7 @@ def has_old_heads(source: ChunkSource, segment: ChunkedSegment) -> bool:
 
 
 def count_before(source: ChunkSource, segment: ChunkedSegment, offset: int) -> ChunkedSegment:
-    """The segment's totals as of the chunks that begin below `offset`, counted from their batches."""
+    """The segment's totals as of the chunks that begin below `offset`, as their batches say."""
     totals = segment.emptied()
     for base_offset, chunk in source.chunks(segment, segment.base_offset):
         if base_offset >= offset:

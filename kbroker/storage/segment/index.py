@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -32,6 +32,18 @@ _INDEX_SHAPE = struct.Struct("<QQ")
 _READ_BYTES = 1 << 20
 
 Column: TypeAlias = "array[int] | memoryview[int]"
+
+
+class FileIdentity(NamedTuple):
+    """Differs between a data file and the one that replaces it, even if the inode is used again."""
+
+    inode: int
+    modified_ns: int
+    size_bytes: int
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    return FileIdentity(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 class BadIndex(Exception):
@@ -112,6 +124,12 @@ class SegmentIndex:
         self.ends.append(size_bytes)  # type: ignore[union-attr]
         newest.append(max(max_timestamp_ms, -1))  # type: ignore[union-attr]
 
+    def hold_place(self, end_offset: int) -> None:
+        """Add an entry without bytes if the batches end before `end_offset`. So the segment ends
+        there, and all look-ups step over the hole."""
+        if end_offset > (self.next_offset or 0):
+            self.add(end_offset - 1, end_offset - 1, 0, -1)
+
     def locate(
         self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool
     ) -> tuple[int, int]:
@@ -157,6 +175,21 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
     if index.size_bytes != files.stat(path / DATA).st_size:
         raise BadIndex(f"{directory} does not end where {path / DATA} does")
     return index
+
+
+def move_index(source: Path, target: Path, files: Files) -> None:
+    """Move a stored index to its place. Durable after the next `fsync_dir` of the segment.
+
+    The directory of an index in place is never removed, since a segment without one is not sealed.
+    Its files are replaced one by one: a crash in between leaves a bad index, or a whole one.
+    """
+    if not target.exists():
+        files.rename(source, target)
+        return
+    for name in (*_INDEX_SIDECARS, DATA, SHAPE):
+        files.rename(source / name, target / name)
+    files.fsync_dir(target)
+    files.remove_tree(source)
 
 
 def scan(

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kbroker.errors import OperatorError, StoreFailed
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import NO_SPACE, Files, make_directory
 from kbroker.storage.segment.checkpoint_budget import Checkpoints
 from kbroker.storage.segment.failures import Failures
@@ -45,6 +45,7 @@ from kbroker.storage.segment.recovery import (
     save_indexes,
     take_saved_indexes,
 )
+from kbroker.storage.segment.replacement import NewContents, SegmentReplacement
 from kbroker.storage.segment.segment import (
     OpenHandles,
     Segment,
@@ -62,6 +63,7 @@ from kbroker.storage.spi import (
     LogSettings,
     LogStore,
     LogStoreFactory,
+    Replacement,
     SegmentInfo,
     StampedBatch,
 )
@@ -103,6 +105,7 @@ class SegmentLogStore(LogStore):
     write_in_thread = False
     write_beside_sync = True
     trim_beside_write = True
+    replaces = True
 
     def __init__(
         self,
@@ -281,11 +284,15 @@ class SegmentLogStore(LogStore):
     def _seal_next(self) -> bool:
         """Seal the segment that has waited longest. False if there is none, or no space for its
         index. It then stays unsealed, which only makes recovery slower."""
-        while self._to_seal and self._to_seal[0].discarded:
+        while self._to_seal and (self._to_seal[0].discarded or self._to_seal[0].sealed):
             self._to_seal.popleft()
-        if not self._to_seal:
+        if not self._to_seal or not self._seal(self._to_seal[0]):
             return False
-        segment = self._to_seal[0]
+        self._to_seal.popleft()
+        return True
+
+    def _seal(self, segment: Segment) -> bool:
+        """False if there is no space for the index."""
         try:
             with self._handles.lock:
                 self._unsynced.syncing = {segment}
@@ -302,7 +309,6 @@ class SegmentLogStore(LogStore):
             self._failures.fail("seal", error)
         finally:
             self._unsynced.syncing = set()
-        self._to_seal.popleft()
         self._checkpoints.forget(segment)
         self._handles.close_file(segment)
         return True
@@ -367,14 +373,21 @@ class SegmentLogStore(LogStore):
         if new_end >= state.end_offset:
             return
         segments = state.segments
-        count = max(1, sum(segment.base_offset < new_end and segment.size_bytes > 0 for segment in segments))
+        count = max(
+            1, sum(each.base_offset < new_end and each.end_offset > each.base_offset for each in segments)
+        )
         last = segments[count - 1]
         batches = bisect_left(last.index.base_offsets, new_end, 0, len(last.index))
         must_cut = batches < len(last.index)
+        copy = contents = None
         try:
-            copy = cut_copy(last, batches, state.settings.segment_bytes) if must_cut else None
+            if must_cut and not batches and last.base_offset < new_end:
+                contents = NewContents(last, new_end)  # none, but the log keeps its start offset
+                contents.prepare()
+            elif must_cut:
+                copy = cut_copy(last, batches, state.settings.segment_bytes)
         except OSError as error:
-            self._failures.refuse("truncate", error, lambda: None)
+            self._failures.refuse("truncate", error, contents.remove if contents else lambda: None)
         with self._maintenance, self._failures.removing("truncate"):
             self._remove_segments(state, segments[:count], tuple(reversed(segments[count:])))
             if copy is not None:
@@ -383,9 +396,49 @@ class SegmentLogStore(LogStore):
                     last = replace_data(last, copy)
                     state.segments = (*segments[: count - 1], last)
                     self._unsynced.dirty.add(last)
+        if contents is not None:
+            self._put_in_place(state, contents)
+            last = state.segments[-1]
         end_offset = last.end_offset
         if last.sealed or (len(last.index) and end_offset < new_end):
             self._append_empty(state, max(new_end, end_offset))
+
+    def replacing(self, log: LogId, base_offset: int) -> Replacement:
+        self._failures.check()
+        state = self._logs[log]
+        segment = next((each for each in state.segments[:-1] if each.base_offset == base_offset), None)
+        if segment is None:
+            raise ValueError(f"{log} has no full segment at {base_offset}")
+        with self._maintenance:
+            if not segment.sealed:
+                self._seal_now(segment)
+        try:
+            return SegmentReplacement(
+                segment, self._failures, lambda contents: self._put_in_place(state, contents)
+            )
+        except OSError as error:
+            self._failures.refuse("replace", error, lambda: None)
+
+    def _seal_now(self, segment: Segment) -> None:
+        try:
+            self._sync_files()
+        except OSError as error:
+            self._failures.fail("sync", error)
+        if not self._seal(segment):
+            raise NoSpace(f"cannot store the index of {segment.path}: no space left")
+
+    def _put_in_place(self, state: SegmentedLog, contents: NewContents) -> None:
+        """A write may add segments meanwhile, hence the lock."""
+        old = contents.segment
+
+        def publish(new: Segment) -> None:
+            self._forget(old)
+            state.segments = tuple(new if each is old else each for each in state.segments)
+
+        self._failures.check()
+        with self._maintenance, self._failures.removing("replace"):
+            if not old.discarded:
+                contents.move(publish)
 
     def _append_empty(self, state: SegmentedLog, base_offset: int) -> None:
         """Needed if the last segment takes no more batches, or ends before the log does."""

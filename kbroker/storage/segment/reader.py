@@ -10,13 +10,14 @@ which it has found no batches. This module must not know the writer.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from kbroker.storage.files import Files
-from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, scan
+from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, identity_of, scan
 from kbroker.storage.segment.recovery import read_follows
 from kbroker.storage.segment.segment import (
     OpenHandles,
@@ -26,6 +27,8 @@ from kbroker.storage.segment.segment import (
     segment_path,
 )
 from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
+
+Answer = TypeVar("Answer")
 
 _ATTEMPTS = 100
 """A look is repeated whenever a segment disappeared during it; the limit turns a bug into an error
@@ -70,26 +73,25 @@ class SegmentLogReader(LogReader):
         return [log for log in map(parse_log_name, names) if log is not None and self._has_segments(log)]
 
     def bounds(self, log: LogId) -> LogBounds:
-        segments = self._refreshed(log)
-        return LogBounds(segments[0].base_offset, segments[-1].end_offset)
+        return self._read_from(
+            log, lambda segments: LogBounds(segments[0].base_offset, segments[-1].end_offset)
+        )
 
     def segments(self, log: LogId) -> Sequence[SegmentInfo]:
-        return [segment.info() for segment in self._refreshed(log)]
+        return self._read_from(log, lambda segments: [segment.info() for segment in segments])
 
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        for _ in range(_ATTEMPTS):
-            try:
-                return read_segments(self._refreshed(log), offset, max_bytes, end_offset)
-            except FileNotFoundError:
-                continue  # a segment was removed between the look and the mapping
-        raise KeyError(log)
+        return self._read_from(log, lambda segments: read_segments(segments, offset, max_bytes, end_offset))
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
+        return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
+
+    def _read_from(self, log: LogId, read: Callable[[Sequence[Segment]], Answer]) -> Answer:
         for _ in range(_ATTEMPTS):
             try:
-                return find_in_segments(self._refreshed(log), timestamp_ms)
+                return read(self._refreshed(log))
             except FileNotFoundError:
-                continue
+                continue  # a segment was removed or replaced between the look and the mapping
         raise KeyError(log)
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ class SegmentLogReader(LogReader):
             segment = self._open(segment_path(path, base_offset), known)
             if segment is None or not self._joins(segment, segments):
                 break
-            if segments and not segments[-1].size_bytes:
+            if segments and not segments[-1].sealed and not segments[-1].size_bytes:
                 segments.pop()
             segments.append(segment)
         return segments or None
@@ -151,16 +153,21 @@ class SegmentLogReader(LogReader):
         if old is not None and old.inode != status.st_ino:
             self._handles.discard(old.segment)
             old = None
+        identity = identity_of(status)
         if old is not None and old.segment.sealed:
-            return old.segment
+            if old.segment.identity == identity:
+                return old.segment
+            self._handles.discard(old.segment)  # its contents were replaced
+            old = None
         sealed = self._is_sealed(path)
         if old is None or sealed:
             if old is not None:
                 self._handles.discard(old.segment)
             index = None if sealed else SegmentIndex.empty()
             segment = Segment(
-                path, self._files, self._handles, index=index, sealed=sealed, capacity=status.st_size
-            )
+                path, self._files, self._handles, index=index, sealed=sealed, capacity=status.st_size,
+                identity=identity if sealed else None,
+            )  # fmt: skip
             known.segments[base_offset] = old = _Known(segment, status.st_ino)
         if not sealed:
             self._read_on(old.segment)

@@ -18,6 +18,9 @@ tools can map it:
             row 0  base offset of each batch      row 2  its end position in data.ninja
             row 1  last offset                    row 3  highest max timestamp (ms) so far
 
+If the contents of a sealed segment were replaced (segment/replacement.py), the index may end with
+an entry that takes no bytes: it holds the place of the last offsets.
+
 Batches are appended with pwritev and read through a read-only mapping: both use the same page
 cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS. No view
 extends beyond the last indexed batch, so a reader never uses the pages that sealing cuts off. An
@@ -46,8 +49,11 @@ from kbroker.storage.segment.index import (
     INDEX_TEMPORARY,
     SHAPE,
     BadIndex,
+    FileIdentity,
     SegmentIndex,
+    identity_of,
     load_index,
+    move_index,
     scan,
 )
 from kbroker.storage.spi import SegmentInfo, StampedBatch
@@ -88,6 +94,7 @@ class Segment:
         "first_write_ms",
         "handles",
         "hot_from",
+        "identity",
         "path",
         "recorded",
         "reserved",
@@ -105,8 +112,12 @@ class Segment:
         index: SegmentIndex | None,
         sealed: bool,
         capacity: int = 0,
+        identity: FileIdentity | None = None,
     ) -> None:
+        """`identity`: of the data file of a sealed segment. Another process may replace that file;
+        what needs it then raises FileNotFoundError."""
         self.path = path
+        self.identity = identity
         self.base_offset = int(path.name)
         self.files = files
         self.handles = handles
@@ -215,6 +226,7 @@ class Segment:
             if mapping is None or end > len(mapping):
                 fd = self.files.open(self.path / DATA, os.O_RDONLY)
                 try:
+                    self._check_identity()
                     mapping = self._mapping = self.files.map(fd, self.files.size(fd))
                 finally:
                     self.files.close(fd)
@@ -227,14 +239,20 @@ class Segment:
                 raise FileNotFoundError(self.path)
             index = self._index
             if index is None:
+                self._check_identity()
                 try:
                     index = load_index(self.path, self.files)
                     self.handles.mapped(self)
                 except BadIndex as error:
                     index = self._read_batches_again(error)
+                self._check_identity()
                 self.reserved = self.hot_from = index.size_bytes
                 self._index = index
             return index
+
+    def _check_identity(self) -> None:
+        if self.identity is not None and identity_of(self.files.stat(self.path / DATA)) != self.identity:
+            raise FileNotFoundError(self.path / DATA)
 
     def _read_batches_again(self, reason: BadIndex) -> SegmentIndex:
         """Rebuild the index from the batches. Unreadable bytes stay in the file: they were on disk
@@ -250,7 +268,9 @@ class Segment:
             "%s: reread the batches of the segment, %d bytes at its end are not batches", reason, unread
         )
         if not unread:
-            self.handles.rebuilt(self)
+            index.hold_place(stored_end(self.path, self.files))
+            if len(index):
+                self.handles.rebuilt(self)
         return index
 
     # For the owner
@@ -314,14 +334,17 @@ class Segment:
         """Sealing, second part: store the index. On disk on return. After an OSError it may be
         called again."""
         files = self.files
-        for leftover in (INDEX_TEMPORARY, INDEX):
-            files.remove_tree(self.path / leftover)
+        files.remove_tree(self.path / INDEX_TEMPORARY)
         files.save_rows(self.path / INDEX_TEMPORARY, self.index.rows())  # type: ignore[arg-type]
-        files.write_atomically(self.path / SHAPE, [_LENGTH.pack(self.capacity)])
-        files.rename(self.path / INDEX_TEMPORARY, self.path / INDEX)
+        files.write_atomically(self.path / SHAPE, [length_of_data(self.capacity)])
+        move_index(self.path / INDEX_TEMPORARY, self.path / INDEX, files)
         remove_checkpoint(self.path, files)
         files.fsync_dir(self.path)
-        stored = load_index(self.path, files)
+        self.use_stored_index()
+
+    def use_stored_index(self) -> None:
+        """The index is on disk: the segment is sealed."""
+        stored = load_index(self.path, self.files)
         with self.handles.lock:
             self.sealed = True
             self.hot_from = self.capacity  # From now on it leaves the page cache like any other.
@@ -416,6 +439,25 @@ class OpenHandles:
             segment.files.close(fd)
 
 
+def stored_end(path: Path, files: Files) -> int:
+    """The end offset of a sealed segment, as noted in the one behind it; 0 if there is none."""
+    later = [
+        int(name) for name in files.listdir(path.parent) if name.isdigit() and int(name) > int(path.name)
+    ]
+    if not later:
+        return 0
+    try:
+        text = files.read(segment_path(path.parent, min(later)) / FOLLOWS)
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def length_of_data(size: int) -> bytes:
+    """The contents of shape.ninja."""
+    return _LENGTH.pack(size)
+
+
 def segment_path(log_path: Path, base_offset: int) -> Path:
     return log_path / f"{base_offset:020d}"
 
@@ -472,7 +514,7 @@ def read_segments(
         if start != end:
             views.append(segment.view(start, end))
             max_bytes -= end - start
-        if number == last or max_bytes <= 0 or end != index.size_bytes:
+        if number == last or (views and max_bytes <= 0) or end != index.size_bytes:
             break
     return views
 
@@ -491,7 +533,7 @@ def is_cached_in_segments(segments: Sequence[Segment], offset: int, max_bytes: i
 def find_in_segments(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
     """LogReader.find_by_timestamp over the segments of a log."""
     for segment in segments:
-        if segment.info().max_timestamp_ms >= timestamp_ms and len(index := segment.index):
+        if segment.info().max_timestamp_ms >= timestamp_ms and (index := segment.index).size_bytes:
             return index.base_offsets[bisect_left(index.newest_ms, timestamp_ms, 0, len(index))]
     return None
 
