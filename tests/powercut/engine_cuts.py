@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.crash.tally import Progress, silent
 from tests.powercut.disk import Disk, State, save
@@ -116,7 +117,9 @@ def cut_again(work: Work, cut: Cut, home: Path) -> Cut:
     return Cut(cut.position, cut.seed, disk.survivor(chooser), cut.marks)
 
 
-def _note(marks: dict[str, object], mark: dict[str, int]) -> None:
+def _note(marks: dict[str, object], mark: dict[str, Any]) -> None:
+    if "replaced" in mark:
+        marks["replaced"] = [*marks.get("replaced", ()), mark.pop("replaced")]  # type: ignore[misc]
     if "start" in mark:
         marks["starts"] = {**marks["starts"], mark.pop("log"): mark.pop("start")}  # type: ignore[dict-item]
     marks.update(mark)

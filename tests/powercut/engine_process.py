@@ -6,9 +6,9 @@ opens the remaining state and judges.
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line;
                                                        answers on stdout
 
-KIND is "log" or "state"; ENGINE may have options, as in segment?sync=fdatasync&checkpoint_bytes=0.
-The judge is a separate process since a corrupt store may crash it (SIGBUS). The worker is killed at
-its end, so that no clean close helps the engine.
+KIND is "log", "replaced" (a log too) or "state". ENGINE may have options, as in
+segment?sync=fdatasync&checkpoint_bytes=0. The judge is a separate process since a corrupt store may
+crash it (SIGBUS). The worker is killed at its end, so that no clean close helps the engine.
 """
 
 from __future__ import annotations
@@ -18,37 +18,45 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 from kbroker import plugins
 from tests.crash import broken_stores
 from tests.powercut import engine_script as script
 from tests.powercut.recording import write_mark
+from tests.powercut.replaced_script import check_replaced, replaced_script, work_on_replaced
+
+SCRIPTS: Mapping[str, Callable[[int, int], Sequence[Any]]] = {
+    "log": script.log_script,
+    "replaced": replaced_script,
+    "state": script.state_script,
+}
 
 
 def open_store(kind: str, engine: str, directory: Path) -> object:
     name, _, options = engine.partition("?")
-    factory = plugins.log_store_factory(name) if kind == "log" else plugins.state_store_factory(name)
+    factory = plugins.state_store_factory(name) if kind == "state" else plugins.log_store_factory(name)
     return factory.open(directory, dict(parse_qsl(options)), 0)
 
 
 def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: int) -> None:
     marks = os.open(log, os.O_WRONLY | os.O_APPEND)
 
-    def mark(what: str, place: int, more: dict[str, int]) -> None:
+    def mark(what: str, place: int, more: Mapping[str, object]) -> None:
         write_mark(marks, json.dumps({what: place + 1, **more}).encode())
 
     store = open_store(kind, engine, directory)
-    for place, step in enumerate(
-        script.log_script(seed, steps) if kind == "log" else script.state_script(seed, steps)
-    ):
+    for place, step in enumerate(SCRIPTS[kind](seed, steps)):
         mark("begun", place, {})
-        more: dict[str, int] = {}
+        more: Mapping[str, object] = {}
         if isinstance(step, script.Step) and step.what == "reopen":
             store.close()
             store = open_store(kind, engine, directory)
+        elif kind == "replaced":
+            more = work_on_replaced(store, step)
         elif isinstance(step, script.Step):
             more = script.work_on_logs(store, step)
         else:
@@ -64,11 +72,17 @@ def recover(kind: str, engine: str, directory: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def judge(kind: str, engine: str, directory: Path, seed: int, steps: int, marks: script.Marks) -> None:
+def judge(
+    kind: str, engine: str, directory: Path, seed: int, steps: int,
+    marks: script.Marks, replaced: Sequence[tuple[int, int]],
+) -> None:  # fmt: skip
     """Raises AssertionError, or any error of the engine."""
     store = open_store(kind, engine, directory)
     try:
-        if kind == "log":
+        if kind == "replaced":
+            check_replaced(store, replaced_script(seed, steps), marks, replaced)
+            script.go_on_with_logs(store)
+        elif kind == "log":
             script.check_logs(store, script.log_script(seed, steps), marks)
             script.go_on_with_logs(store)
         else:
@@ -82,9 +96,10 @@ def judge_requests() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         starts = {int(number): start for number, start in request.pop("starts").items()}
+        replaced = request.pop("replaced", ())
         marks = script.Marks(request.pop("begun"), request.pop("done"), starts)
         try:
-            judge(**{**request, "directory": Path(request["directory"])}, marks=marks)
+            judge(**{**request, "directory": Path(request["directory"])}, marks=marks, replaced=replaced)
             answer = ""
         except BaseException as error:  # any error at all is the verdict
             answer = "".join(traceback.format_exception(error))
