@@ -113,13 +113,16 @@ def segment_log(directory: Path) -> list[tuple[int, bytes]]:
             break
         data = (segment / "data.ninja").read_bytes()
         batches = list(batches_of(data, int(segment.name)))
+        end_offset = batches[-1][1] + 1 if batches else int(segment.name)
         if (segment / ".index").exists():
             rows, count = struct.unpack("<QQ", (segment / ".index" / "shape.ninja").read_bytes())
             index = struct.unpack(f"<{rows * count}q", (segment / ".index" / "data.ninja").read_bytes())
-            assert (rows, list(index[:count])) == (4, [base for base, _, _ in batches])
-            assert list(index[count : 2 * count]) == [last for _, last, _ in batches]
-            assert index[3 * count - 1] == sum(len(batch) for _, _, batch in batches) == len(data)
-        end_offset = batches[-1][1] + 1 if batches else int(segment.name)
+            ends = index[2 * count : 3 * count]
+            stored = count - (ends[-1] == (ends[-2] if count > 1 else 0))  # without the place of a hole
+            assert (rows, list(index[:stored])) == (4, [base for base, _, _ in batches])
+            assert list(index[count : count + stored]) == [last for _, last, _ in batches]
+            assert ends[-1] == sum(len(batch) for _, _, batch in batches) == len(data)
+            end_offset = index[2 * count - 1] + 1
         found += [(last, batch) for _, last, batch in batches]
     return found
 
