@@ -17,9 +17,9 @@ from threading import Lock
 
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, scan_in_pieces
 from kbroker.storage.keyvalue.sorted_keys import SortedKeys
-from kbroker.storage.replaced_range import AddedRange
 from kbroker.storage.spi import (
     ON_DISK,
+    AddedRange,
     Change,
     LogBounds,
     LogId,

@@ -180,6 +180,34 @@ class Replacement(ABC):
         What cannot be removed is removed at the next start."""
 
 
+class AddedRange:
+    """For engines: checks that the pieces of a Replacement cover the segment, in order. `position`
+    is where the next add() begins."""
+
+    def __init__(self, base_offset: int, end: int) -> None:
+        self.position = base_offset
+        self.end = end
+
+    def add(self, end: int, batches: Sequence[StampedBatch]) -> None:
+        """ValueError unless the batches rise and lie between `position` and `end`."""
+        self.check(end, batches)
+        self.position = end
+
+    def check(self, end: int, batches: Sequence[StampedBatch]) -> None:
+        if not self.position <= end <= self.end:
+            raise ValueError(f"{end} is not between {self.position} and {self.end}")
+        least_offset = self.position
+        for batch in batches:
+            if not least_offset <= batch.base_offset <= batch.last_offset < end:
+                raise ValueError(f"a batch at {batch.base_offset} is not between {least_offset} and {end}")
+            least_offset = batch.last_offset + 1
+
+    def check_complete(self) -> None:
+        """ValueError if something was not added."""
+        if self.position != self.end:
+            raise ValueError(f"the new contents end at {self.position}, not at {self.end}")
+
+
 class LogStore(LogReader):
     """A LogReader that also writes. One process owns a store at a time."""
 

@@ -11,17 +11,31 @@ This module must not know an engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.storage.keyvalue.chunked_log import Chunk, ChunkBuilder, LogChange, LogState, segment_entry
 from kbroker.storage.keyvalue.chunks import HEAD_SIZE, ChunkedSegment, ChunkSource, rest_of_chunk
-from kbroker.storage.replaced_range import AddedRange
-from kbroker.storage.spi import LogId, Replacement, StampedBatch
+from kbroker.storage.spi import AddedRange, LogId, Replacement, StampedBatch
 
-if TYPE_CHECKING:
-    from kbroker.storage.keyvalue.chunked_store import ChunkedLogStore
+T = TypeVar("T")
+
+
+class ReplacingStore(Protocol):
+    """What a ChunkedLogStore does for its replacements."""
+
+    def logs(self) -> Sequence[LogId]: ...
+
+    def log_state(self, log: LogId) -> LogState: ...
+
+    def read_chunks(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
+        """The result of `work` for a log and its chunks, both as of one moment."""
+
+    def commit(self, change: LogChange) -> None:
+        """Store the change; durable after the next sync()."""
+
+    def sync(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -42,7 +56,7 @@ class _Piece(NamedTuple):
 class ChunkedReplacement(Replacement):
     add_beside_write = False
 
-    def __init__(self, store: ChunkedLogStore, log: LogId, base_offset: int) -> None:
+    def __init__(self, store: ReplacingStore, log: LogId, base_offset: int) -> None:
         """Raises as LogStore.replacing."""
         *sealed, _ = store.log_state(log).segments
         found = [segment for segment in sealed if segment.base_offset == base_offset]

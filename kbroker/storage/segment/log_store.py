@@ -25,16 +25,15 @@ import logging
 import os
 import threading
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.files import NO_SPACE, Files, make_directory
+from kbroker.storage.files import Files, make_directory
 from kbroker.storage.segment.checkpoint_budget import Checkpoints
 from kbroker.storage.segment.failures import Failures
+from kbroker.storage.segment.lookup import find_in_segments, is_cached_in_segments, read_segments
 from kbroker.storage.segment.options import limits_of
 from kbroker.storage.segment.reader import SegmentLogReader, log_name, parse_log_name
 from kbroker.storage.segment.recovery import (
@@ -46,14 +45,9 @@ from kbroker.storage.segment.recovery import (
     take_saved_indexes,
 )
 from kbroker.storage.segment.replacement import NewContents, SegmentReplacement
-from kbroker.storage.segment.segment import (
-    OpenHandles,
-    Segment,
-    create_segment,
-    find_in_segments,
-    is_cached_in_segments,
-    read_segments,
-)
+from kbroker.storage.segment.sealing import Sealing
+from kbroker.storage.segment.segment import OpenHandles, Segment, create_segment
+from kbroker.storage.segment.statistics import SegmentStoreStatistics
 from kbroker.storage.segment.truncation import cut_copy, replace_data
 from kbroker.storage.segment.unsynced import Unsynced
 from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
@@ -73,25 +67,6 @@ Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
 _CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 us for a segment's first; commits wait for them
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentStoreStatistics:
-    logs: int
-    segments: int
-    unsealed_segments: int
-    """Full, but not sealed yet."""
-    unrecorded_bytes: int
-    """Synced, but in no checkpoint: a start after a crash rereads them."""
-    bytes: int
-    open_maps: int
-    open_files: int
-    dirty_files: int
-    writes: int
-    written_bytes: int
-    refused_writes: int
-    syncs: int
-    failed: bool
 
 
 class SegmentLogStore(LogStore):
@@ -126,15 +101,15 @@ class SegmentLogStore(LogStore):
             max_maps=int(limits["max_maps"]),
             max_files=int(limits["max_open_files"]),
             is_pinned=self._unsynced.is_pinned,
-            rebuilt=self._seal_again,
+            rebuilt=lambda segment: self._sealing.again(segment),
         )
-        self._to_seal: deque[Segment] = deque()
         self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
         self._maintenance = threading.Lock()
         """Guards the sets of unsealed and checkpointed segments; held by sync() and by every
         removal."""
         self._logs: dict[LogId, SegmentedLog] = {}
         self._failures = Failures(directory)
+        self._sealing = Sealing(self._handles, self._unsynced, self._checkpoints, self._failures)
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
         try:
             make_directory(directory, self._files)
@@ -163,14 +138,14 @@ class SegmentLogStore(LogStore):
                     self._logs[log] = SegmentedLog(log, path, LogSettings(), segments)
             elif not name.startswith("clean-shutdown") and name != self._foreign:
                 logger.warning("%s is not a log: left alone", path)
-        self._to_seal.extend(found.to_seal)
+        self._sealing.waiting.extend(found.to_seal)
         if found.to_sync:
             self._unsynced.dirty.update(found.to_sync)
             self._unsynced.created.update(found.to_sync)
             self._sync_files()
         forget_saved_indexes(self._directory, self._files)
         self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
-        self._checkpoints.write_due(len(self._logs) + len(self._to_seal))
+        self._checkpoints.write_due(len(self._logs) + len(self._sealing.waiting))
         if found.segments_read_again or found.removed_segments:
             logger.info(
                 "%s was not shut down cleanly: reread %d segments of %d logs, cut %d bytes, "
@@ -249,7 +224,7 @@ class SegmentLogStore(LogStore):
             unsynced.dirty.update(published.segments)
             unsynced.created.update(published.created)
             unsynced.writing.clear()
-        self._to_seal.extend(published.full)
+        self._sealing.waiting.extend(published.full)
         if published.replaced:
             self._remove_replaced(published)
         self._writes += 1
@@ -270,7 +245,7 @@ class SegmentLogStore(LogStore):
             except OSError as error:
                 self._failures.fail("sync", error)
             for _ in range(_SEALS_PER_SYNC):
-                if not self._seal_next():
+                if not self._sealing.next():
                     break
             try:
                 self._checkpoints.write_due(_CHECKPOINTS_PER_SYNC)
@@ -280,42 +255,6 @@ class SegmentLogStore(LogStore):
     def _sync_files(self) -> None:
         self._checkpoints.synced(self._unsynced.sync(self._handles, self._directory_fd))
         self._syncs += 1
-
-    def _seal_next(self) -> bool:
-        """Seal the segment that has waited longest. False if there is none, or no space for its
-        index. It then stays unsealed, which only makes recovery slower."""
-        while self._to_seal and (self._to_seal[0].discarded or self._to_seal[0].sealed):
-            self._to_seal.popleft()
-        if not self._to_seal or not self._seal(self._to_seal[0]):
-            return False
-        self._to_seal.popleft()
-        return True
-
-    def _seal(self, segment: Segment) -> bool:
-        """False if there is no space for the index."""
-        try:
-            with self._handles.lock:
-                self._unsynced.syncing = {segment}
-                fd = self._handles.file(segment)
-            segment.shorten(fd)
-            try:
-                segment.seal()
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                logger.warning("no space to store the index of %s: will try again", segment.path)
-                return False
-        except OSError as error:
-            self._failures.fail("seal", error)
-        finally:
-            self._unsynced.syncing = set()
-        self._checkpoints.forget(segment)
-        self._handles.close_file(segment)
-        return True
-
-    def _seal_again(self, segment: Segment) -> None:
-        segment.sealed = False
-        self._to_seal.append(segment)
 
     # Logs and their segments
 
@@ -424,7 +363,7 @@ class SegmentLogStore(LogStore):
             self._sync_files()
         except OSError as error:
             self._failures.fail("sync", error)
-        if not self._seal(segment):
+        if not self._sealing.seal(segment):
             raise NoSpace(f"cannot store the index of {segment.path}: no space left")
 
     def _put_in_place(self, state: SegmentedLog, contents: NewContents) -> None:
@@ -447,7 +386,7 @@ class SegmentLogStore(LogStore):
             empty = self._create_empty(state, base_offset, "truncate")
         state.segments = (*state.segments, empty)
         if not last.sealed:
-            self._to_seal.append(last)
+            self._sealing.waiting.append(last)
 
     def _create_empty(self, state: SegmentedLog, base_offset: int, action: str) -> Segment:
         """Create an empty segment, durable on return, but not yet part of the log."""
@@ -531,7 +470,7 @@ class SegmentLogStore(LogStore):
         return SegmentStoreStatistics(
             logs=len(self._logs),
             segments=len(segments),
-            unsealed_segments=len(self._to_seal),
+            unsealed_segments=len(self._sealing.waiting),
             unrecorded_bytes=self._checkpoints.waiting_bytes,
             bytes=sum(segment.size_bytes for segment in segments),
             open_maps=self._handles.maps,

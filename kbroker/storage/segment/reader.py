@@ -18,14 +18,9 @@ from uuid import UUID
 
 from kbroker.storage.files import Files
 from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, identity_of, scan
+from kbroker.storage.segment.lookup import find_in_segments, read_segments
 from kbroker.storage.segment.recovery import read_follows
-from kbroker.storage.segment.segment import (
-    OpenHandles,
-    Segment,
-    find_in_segments,
-    read_segments,
-    segment_path,
-)
+from kbroker.storage.segment.segment import OpenHandles, Segment, segment_path
 from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
 
 Answer = TypeVar("Answer")

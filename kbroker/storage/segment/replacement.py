@@ -25,12 +25,11 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from kbroker.storage.replaced_range import AddedRange
 from kbroker.storage.segment.checkpoint import remove_checkpoint
 from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.index import DATA, INDEX, SHAPE, SegmentIndex, move_index
 from kbroker.storage.segment.segment import Segment, length_of_data
-from kbroker.storage.spi import Replacement, StampedBatch
+from kbroker.storage.spi import AddedRange, Replacement, StampedBatch
 
 logger = logging.getLogger(__name__)
 
