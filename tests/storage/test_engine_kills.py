@@ -3,12 +3,14 @@ after reopening the store.
 
 A child writes endlessly and reports each return of write() on a pipe. It is killed after a random
 number of reports, three times on the same directory. Each log must then be a prefix of the child's
-writes, whole batches only, at least as long as reported. State must be that after one write() call:
+writes, whole batches only, at least as long as reported. Replaced segments have old or new batches.
+State must be that after one write() call:
 the last reported one or the next.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -20,6 +22,9 @@ from kbroker import plugins
 from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.spi import ON_DISK, Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 from kbroker.testing.log_store_model import EVERYTHING, TOPIC, read_all, sized_batch
+from tests.powercut.engine_script import Marks
+from tests.powercut.replaced_script import LOG as REPLACED_LOG
+from tests.powercut.replaced_script import check_replaced, replaced_script, work_on_replaced
 
 ENGINES = ["segment", "lmdb", "rocksdb"]
 LOGS = [LogId(TOPIC, partition) for partition in range(3)]
@@ -29,6 +34,7 @@ ONCE = [b"once", ON_DISK + b"once"]
 OPTIONS = {"segment": {"overlay_changes": "10"}, "lmdb": {"redo_bytes": "2000"}}
 """So that keys of ON_DISK are moved while the child writes."""
 ROUNDS = 3
+REPLACED_SEED, REPLACED_STEPS = 1, 120
 SYNC_EVERY = 5
 
 
@@ -83,6 +89,12 @@ def write_state(directory: Path, engine: str) -> None:
         step += 1
 
 
+def replace_in_log(directory: Path, engine: str) -> None:
+    store: LogStore = plugins.log_store_factory(engine).open(directory, {}, 1)
+    for step in replaced_script(REPLACED_SEED, REPLACED_STEPS):
+        print(json.dumps(work_on_replaced(store, step).get("replaced")), flush=True)
+
+
 def report(step: int) -> None:
     sys.stdout.write(f"{step}\n")
     sys.stdout.flush()
@@ -90,6 +102,10 @@ def report(step: int) -> None:
 
 def run_and_kill(what: str, directory: Path, engine: str, reports: int) -> int:
     """The last step that was reported."""
+    return int(reports_until_killed(what, directory, engine, reports)[-1])
+
+
+def reports_until_killed(what: str, directory: Path, engine: str, reports: int) -> list[str]:
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {Path(__file__).stem} as me;"
         "getattr(me, sys.argv[1])(me.Path(sys.argv[2]), sys.argv[3])"
@@ -101,7 +117,7 @@ def run_and_kill(what: str, directory: Path, engine: str, reports: int) -> int:
         lines = [child.stdout.readline() for _ in range(reports)]
         child.kill()
         lines += child.stdout.readlines()
-    return int([line for line in lines if line.endswith("\n")][-1])
+    return [line for line in lines if line.endswith("\n")]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -123,6 +139,23 @@ def test_killed_writer_of_logs(engine: str, tmp_path: Path) -> None:
             assert read_all(store, log, offset=middle, end_offset=EVERYTHING) == b"".join(
                 expected[middle : len(headers)]
             )
+        store.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_replacer_of_segments(engine: str, tmp_path: Path) -> None:
+    """Each batch has its form of before or after the step that was killed."""
+    rng = random.Random()
+    script = replaced_script(REPLACED_SEED, REPLACED_STEPS)
+    for turn in range(ROUNDS):
+        directory = tmp_path / str(turn)
+        lines = reports_until_killed("replace_in_log", directory, engine, rng.randrange(1, REPLACED_STEPS))
+        done = len(lines)
+        found = [json.loads(line) for line in lines]
+        store: LogStore = plugins.log_store_factory(engine).open(directory, {}, 1)
+        check_replaced(store, script, Marks(done + 1, done, {}), [each for each in found if each])
+        written = sum(len(step.batches) for step in script[:done])
+        assert store.bounds(REPLACED_LOG).end_offset >= written
         store.close()
 
 
