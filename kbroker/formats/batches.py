@@ -368,18 +368,18 @@ def build_timeless_batch(
         size = len(key)
         parts = [
             b"\0\0",
-            _SHORT[count] if count < 0x100 else _varint(count),
-            _SHORT[size] if size < 0x100 else _varint(size),
+            _SHORT[count] if count < 0x100 else encoded_varint(count),
+            _SHORT[size] if size < 0x100 else encoded_varint(size),
             key,
         ]
         if value is None:
             parts += (_NULL, headers)
         else:
             size = len(value)
-            parts += (_SHORT[size] if size < 0x100 else _varint(size), value, headers)
+            parts += (_SHORT[size] if size < 0x100 else encoded_varint(size), value, headers)
         record = b"".join(parts)
         size = len(record)
-        body += (_SHORT[size] if size < 0x100 else _varint(size), record)
+        body += (_SHORT[size] if size < 0x100 else encoded_varint(size), record)
         count += 1
     return _with_header(
         b"".join(body), count, base_offset, 0, attributes, (NO_TIMESTAMP, NO_TIMESTAMP), NO_PRODUCER
@@ -443,28 +443,30 @@ def add_record(body: list[Buffer], record: Record, *, timestamp_delta: int, offs
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: bytes
 ) -> tuple[Buffer, ...]:
-    head = b"\0" + _varint(timestamp_delta) + _varint(offset_delta)
+    head = b"\0" + encoded_varint(timestamp_delta) + encoded_varint(offset_delta)
     if key is None:
         head += _NULL
     else:
-        head += _varint(len(key)) + key
+        head += encoded_varint(len(key)) + key
     if value is None:
-        return _varint(len(head) + 1 + len(headers)), head, _NULL, headers
-    size = _varint(len(value))
-    return _varint(len(head) + len(size) + len(value) + len(headers)), head, size, value, headers
+        return encoded_varint(len(head) + 1 + len(headers)), head, _NULL, headers
+    size = encoded_varint(len(value))
+    return encoded_varint(len(head) + len(size) + len(value) + len(headers)), head, size, value, headers
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    encoded = _varint(len(headers))
+    encoded = encoded_varint(len(headers))
     for name, value in headers:
         in_bytes = name.encode(errors=_HEADER_ERRORS)
         encoded += (
-            _varint(len(in_bytes)) + in_bytes + (_NULL if value is None else _varint(len(value)) + value)
+            encoded_varint(len(in_bytes))
+            + in_bytes
+            + (_NULL if value is None else encoded_varint(len(value)) + value)
         )
     return encoded
 
 
-def _varint(number: int) -> bytes:
+def encoded_varint(number: int) -> bytes:
     """A zigzag varint or varlong."""
     zigzag = number << 1 if number >= 0 else (-number << 1) - 1
     if zigzag < 0x80:
@@ -479,5 +481,5 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-_SHORT = tuple(map(_varint, range(0x100)))
-"""_varint() of small numbers; saves calls for records of share state, which contain several."""
+_SHORT = tuple(map(encoded_varint, range(0x100)))
+"""The varints of small numbers; saves calls for records of share state, which contain several."""

@@ -1,0 +1,49 @@
+"""The latest offset of each key in bounded memory."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kbroker.compaction.offset_map import OffsetMap
+
+
+def test_a_dict_of_keys_says_the_same() -> None:
+    chooser, latest, expected = random.Random(5), OffsetMap(1 << 20, 20_000), dict[bytes, int]()
+    for offset in range(60_000):
+        key = b"%d" % chooser.randrange(20_000)
+        latest.put(key, offset)
+        expected[key] = offset
+    assert len(latest) == len(expected)
+    assert all(latest.latest(key) == offset for key, offset in expected.items())
+    assert latest.latest(b"another") == -1
+    assert latest.latest(b"") == -1
+
+
+def test_offset_0_and_the_empty_key_are_known() -> None:
+    latest = OffsetMap(1 << 20, 10)
+    latest.put(b"", 0)
+    assert latest.latest(b"") == 0
+
+
+def test_a_full_map_refuses_further_keys_and_takes_known_ones() -> None:
+    latest = OffsetMap(24 * 1024, 10**9)
+    most = 768
+    assert latest.has_room_for(most)
+    assert not latest.has_room_for(most + 1)
+    for number in range(most):
+        latest.put(b"%d" % number, number)
+    latest.put(b"7", 1000)
+    assert latest.latest(b"7") == 1000
+    assert latest.has_room_for(0)
+    assert not latest.has_room_for(1)
+    with pytest.raises(OverflowError, match="768 keys"):
+        latest.put(b"one more", 1001)
+
+
+@pytest.mark.parametrize(("records", "keys"), [(0, 768), (700, 768), (1000, 1536), (10**9, 786_432)])
+def test_the_table_is_as_large_as_the_records_need_within_the_memory(records: int, keys: int) -> None:
+    latest = OffsetMap(24 << 20, records)
+    assert latest.has_room_for(keys)
+    assert not latest.has_room_for(keys + 1)
