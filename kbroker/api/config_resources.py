@@ -70,6 +70,8 @@ async def _alter_one(broker: Broker, resource: Any, decide: Decide, *, validate_
         entries = decide(scope, stored, resource)
         if scope is Scope.GROUP:
             broker.configs.check_group(entries)
+        elif scope is Scope.TOPIC:
+            broker.topics.check_policy(entries)
         if validate_only or entries == stored:
             return
         try:

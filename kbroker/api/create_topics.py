@@ -62,6 +62,7 @@ def _check(request: Request, topic: Any) -> _NewTopic:
     broker = request.broker
     broker.topics.check_creatable(topic.name)
     configs = checked_topic_configs([(config.name, config.value) for config in topic.configs], broker.config)
+    broker.topics.check_policy(configs)
     if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT:
         what = "Replication factor must be larger than 0, or -1 to use the default value."
         raise KafkaError(ErrorCode.invalid_replication_factor, what)

@@ -2,10 +2,11 @@
 are permanently gone.
 
 -1 means the high watermark. An offset below the log start changes nothing, and the answer has the
-present log start. An offset above the high watermark or below -1 is 1. Internal topics are 17. For
-a partition that is listed twice, the last offset applies. Whole segments below the new start are
-removed from the disk. So are the records below it that share groups keep beside the log
-(kept_records.py), even if the log already begins there.
+present log start. An offset above the high watermark or below -1 is 1. Internal topics are 17, and
+topics that are only compacted (cleanup.policy=compact) 44. For a partition that is listed twice,
+the last offset applies. Whole segments below the new start are removed from the disk. So are the
+records below it that share groups keep beside the log (kept_records.py), even if the log already
+begins there.
 
 Not done: the request's timeout.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.settings.topic import CLEANUP_POLICY, COMPACT
 
 _HIGH_WATERMARK = -1
 
@@ -56,6 +58,8 @@ async def _delete(request: Request, name: str, index: int, offset: int) -> int:
     partition = topic.partitions[index]
     if partition.deleted:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    if topic.config[CLEANUP_POLICY] == (COMPACT,):
+        raise KafkaError(ErrorCode.policy_violation)
     if offset == _HIGH_WATERMARK:
         offset = partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:

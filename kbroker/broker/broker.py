@@ -26,6 +26,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.commits.session_clock import SessionClock
+from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
 from kbroker.broker.groups.consumer_groups import ConsumerGroupService, ConsumerGroupServiceStatistics
@@ -76,7 +77,7 @@ from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.states import ShareStateStatistics
-from kbroker.storage.data_dir import TRANSACTIONS_FORMAT, DataDirectory
+from kbroker.storage.data_dir import COMPACTION_FORMAT, TRANSACTIONS_FORMAT, DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 from kbroker.transactions.coordinator import Transactions, TransactionsStatistics
 
@@ -105,6 +106,7 @@ class BrokerStatistics:
     state_housekeeping: StateHousekeepingStatistics
     parked_cleaner: ParkedCleanerStatistics
     kept_records: KeptRecordsStatistics
+    log_cleaner: LogCleanerStatistics
     dead_letters: DeadLettersStatistics
     share_group_service: ShareGroupServiceStatistics
     consumer_group_service: ConsumerGroupServiceStatistics
@@ -145,14 +147,13 @@ class Broker:
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
-        self.producer_snapshots = self._producer_snapshots()
+        commits = self.log_commits, self.state_commits
+        self.producer_snapshots = ProducerSnapshots(self.topics, self.config, state_store, *commits)
         # share state
         self.share_state = self._local_persister()
-        self.persister = self._persister()
+        persister = self.persister = self._persister()
         self.topics.log_start_watchers.append(self._before_log_start_moves)
-        self.state_counts = (
-            self.persister if isinstance(self.persister, CountsShareState) else self.share_state
-        )
+        self.state_counts = persister if isinstance(persister, CountsShareState) else self.share_state
         self.state_housekeeping, self.parked_cleaner = self._house_keepers()
         # queues and groups
         self.configs = self._configs()
@@ -169,6 +170,9 @@ class Broker:
         self.unattended = Unattended(self.share_partitions, coordinator.group_ids, coordinator.partitions_of)
         self.held_logs, self.kept_records = self._held_and_kept(coordinator)
         self.share_group_service = self._share_group_service(coordinator, clock)
+        stores = log_store, state_store, *commits
+        holders, raise_format = self.held_logs.holders, partial(directory.raise_format, COMPACTION_FORMAT)
+        self.log_cleaner = LogCleaner(self.topics, self.config, *stores, holders, raise_format)
         self.consumer_group_service = self._consumer_group_service(clock)
         self.transactions = self._transactions()
 
@@ -201,10 +205,6 @@ class Broker:
             leader_epoch=self.generation,
             reserve=SpaceReserve(self.options.data_dir),
         )
-
-    def _producer_snapshots(self) -> ProducerSnapshots:
-        commits = self.log_commits, self.state_commits
-        return ProducerSnapshots(self.topics, self.config, self.state_store, *commits)
 
     def _transactions(self) -> TransactionService:
         coordinator = Transactions(partial(transaction_settings, self.config), self.producer_ids.next)
@@ -356,6 +356,7 @@ class Broker:
             state_housekeeping=self.state_housekeeping.statistics(),
             parked_cleaner=self.parked_cleaner.statistics(),
             kept_records=self.kept_records.statistics(),
+            log_cleaner=self.log_cleaner.statistics(),
             dead_letters=self.dead_letters.statistics(),
             share_group_service=self.share_group_service.statistics(),
             consumer_group_service=self.consumer_group_service.statistics(),
@@ -391,10 +392,8 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     synced. Raises OperatorError."""
     prepare_process()
     # All plugins must exist before the directory is created, which records its engines permanently.
-    log_stores, state_stores = (
-        plugins.log_store_factory(options.storage),
-        plugins.state_store_factory(options.state_storage),
-    )
+    log_stores = plugins.log_store_factory(options.storage)
+    state_stores = plugins.state_store_factory(options.state_storage)
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
@@ -433,9 +432,8 @@ def _starting(data_dir: Path) -> Iterator[None]:
     except (StoreFailed, OSError, ValueError) as error:
         logger.debug("start-up ended here", exc_info=True)
         raise OperatorError(
-            f"cannot use the data in {data_dir}: {_one_line(error)}; check it with `kbroker storage "
-            "inspect --check`, "
-            "and restore it from a backup if it is damaged"
+            f"cannot use the data in {data_dir}: {_one_line(error)}; check it with `kbroker storage inspect "
+            "--check`, and restore it from a backup if it is damaged"
         ) from error
 
 
@@ -478,6 +476,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 interval_ms = broker.config["log.retention.check.interval.ms"]
                 start = broker.background.start
                 start(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
+                start(broker.log_cleaner.run)
                 start(broker.producer_snapshots.run)
                 start(broker.transactions.run)
                 start(broker.deadlines.run)

@@ -9,6 +9,7 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     topic/         topic id (16)                                     Topic: JSON
     config/        resource type (1), name                           Config: JSON
     log_start/     topic id (16), partition (4)                      LogStart: JSON
+    cleaned/       topic id (16), partition (4)                      Cleaned: JSON
     leader_epoch/  topic id (16), partition (4), epoch (4)           LeaderEpoch: JSON
     producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
     group/         group str, record type (2) [, member str]         GROUP_VALUES
@@ -44,7 +45,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias, get_args
+from typing import ClassVar, Final, Self, TypeAlias, get_args
 from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
@@ -61,6 +62,7 @@ from kbroker.formats.share_records import (
     encode_string,
 )
 from kbroker.formats.state_values import (
+    Cleaned,
     Config,
     ControlChain,
     ControlHint,
@@ -95,6 +97,8 @@ __all__ = [
     "META_VALUES",
     "PERSISTER",
     "PRODUCER_IDS",
+    "Cleaned",
+    "CleanedKey",
     "Config",
     "ConfigKey",
     "ControlChain",
@@ -214,21 +218,36 @@ class ConfigKey:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartKey:
+class _LogKey:
+    """A key of one log."""
+
     topic_id: UUID
     partition: int
-    namespace: ClassVar[bytes] = b"log_start/"
+    namespace: ClassVar[bytes]
 
     def encode(self) -> bytes:
         return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition)
 
     @classmethod
-    def parse(cls, body: bytes) -> LogStartKey:
+    def parse(cls, body: bytes) -> Self:
         topic_id, partition = _LOG.unpack(body)
         return cls(UUID(bytes=topic_id), partition)
 
+
+@dataclass(frozen=True, slots=True)
+class LogStartKey(_LogKey):
+    namespace: ClassVar[bytes] = b"log_start/"
+
     def decode_value(self, value: bytes) -> LogStart:
         return LogStart.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedKey(_LogKey):
+    namespace: ClassVar[bytes] = b"cleaned/"
+
+    def decode_value(self, value: bytes) -> Cleaned:
+        return Cleaned.decode(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,20 +432,10 @@ def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlHintKey:
+class ControlHintKey(_LogKey):
     """A log that has share state in control records."""
 
-    topic_id: UUID
-    partition: int
     namespace: ClassVar[bytes] = b"share_control/"
-
-    def encode(self) -> bytes:
-        return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition)
-
-    @classmethod
-    def parse(cls, body: bytes) -> ControlHintKey:
-        topic_id, partition = _LOG.unpack(body)
-        return cls(UUID(bytes=topic_id), partition)
 
     def decode_value(self, value: bytes) -> ControlHint:
         return ControlHint.decode(value)
@@ -442,6 +451,7 @@ StateKey: TypeAlias = (
     | TopicKey
     | ConfigKey
     | LogStartKey
+    | CleanedKey
     | LeaderEpochKey
     | ProducerSnapshotKey
     | GroupKey

@@ -109,6 +109,13 @@ class LogStart(JsonValue):
 
 
 @dataclass(frozen=True, slots=True)
+class Cleaned(JsonValue):
+    """Where the last pass of compaction stopped: the records from there on are new to the next."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderEpoch(JsonValue):
     """The first offset that was appended under the leader epoch in the key."""
 

@@ -33,6 +33,7 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
     _add_engines(scrape, broker)
     _add_groups(scrape, broker)
     _add_transactions(scrape, broker)
+    _add_compaction(scrape, broker)
     _add_share_state(scrape, broker)
     _add_share_sessions(scrape, broker)
     _add_opened_batches(scrape, broker)
@@ -193,6 +194,16 @@ def _add_transactions(scrape: Scrape, broker: Broker) -> None:
     scrape.add_histogram("kbroker_transaction_end_seconds", service.ending.seconds)
     pending = broker.consumer_group_service.groups.offsets.pending
     scrape.add("kbroker_pending_group_offsets", len(pending))
+
+
+def _add_compaction(scrape: Scrape, broker: Broker) -> None:
+    counted = broker.log_cleaner.statistics()
+    scrape.add("kbroker_compaction_passes_total", counted.passes)
+    scrape.add("kbroker_compaction_read_bytes_total", counted.read_bytes)
+    scrape.add("kbroker_compaction_removed_bytes_total", counted.removed_bytes)
+    scrape.add("kbroker_compaction_removed_records_total", counted.removed_records)
+    scrape.add("kbroker_compaction_dirty_ratio", counted.dirty_ratio)
+    scrape.add("kbroker_uncleanable_logs", counted.uncleanable)
 
 
 def _add_share_state(scrape: Scrape, broker: Broker) -> None:

@@ -235,6 +235,24 @@ CONSUMER_GROUPS = Section(
     ),
 )  # fmt: skip
 
+COMPACTION = Section(
+    "Compaction",
+    (
+        counter("compaction_passes", "", "", "Passes over logs of topics with cleanup.policy=compact."),
+        counter("compaction_read_bytes", "", "", "Bytes that these passes have read."),
+        counter("compaction_removed_bytes", "", "", "By how much they have made logs smaller."),
+        counter("compaction_removed_records", "", "", "Records that they have removed."),
+        gauge(
+            "compaction_dirty_ratio", "", "LogCleanerManager max-dirty-percent",
+            "The highest part of new bytes of a log, when the cleaner last looked (0 to 1).",
+        ),
+        gauge(
+            "uncleanable_logs", "", "LogCleanerManager uncleanable-partitions-count",
+            "Logs that are not compacted any more, because a batch cannot be read; the log says which.",
+        ),
+    ),
+)  # fmt: skip
+
 TRANSACTIONS = Section(
     "Transactions",
     (
@@ -295,6 +313,7 @@ SECTIONS = (
     STORES,
     CONSUMER_GROUPS,
     TRANSACTIONS,
+    COMPACTION,
     SHARE_COORDINATORS,
     SHARE_GROUPS,
     SHARE_PARTITIONS,

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kbroker.errors import OperatorError
+from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
@@ -251,6 +252,7 @@ BROKER_CONFIGS: Final = by_name(
         doc="Prefix of the names of topics that are created for dead letters.",
     ),
     *CONSUMER_GROUP_CONFIGS,
+    *CLEANER_CONFIGS,
     # kbroker's own.
     ConfigDef(
         name="kbroker.disk.min.free.bytes",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.broker_cleaner import policy_fault
 from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
@@ -28,13 +29,18 @@ _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
 DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
 
 
+COMPACT: Final = "compact"
+CLEANUP_POLICY: Final = "cleanup.policy"
+MIN_COMPACTION_LAG: Final = "min.compaction.lag.ms"
+MAX_COMPACTION_LAG: Final = "max.compaction.lag.ms"
+
+
 def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> ConfigDef:
     """A setting of Kafka that has only one value here."""
     return ConfigDef(name=name, type=kind, default=value, only=(value,), reason=reason, doc=doc)
 
 
 _ONE_COPY = "one broker holds the only copy"
-_NO_COMPACTION = "there is no log compaction"
 _NO_TIERS = "there is no remote storage"
 _AS_SENT = "batches are stored as the producer sent them"
 _DURABILITY = "durability is chosen for the whole broker, with --durability"
@@ -147,7 +153,15 @@ TOPIC_CONFIGS: Final = by_name(
         "removed all the same, with a "
         "warning. -1 for no limit.",
     ),
-    _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
+    ConfigDef(
+        name=CLEANUP_POLICY,
+        type=_LIST,
+        default="delete",
+        synonyms=(("log.cleanup.policy", 1),),
+        fault=policy_fault,
+        doc="What becomes of closed segments. delete: retention.ms and retention.bytes remove them. compact: "
+        "of each key only the latest record stays. Both, or none (empty).",
+    ),
     _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
     _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),
     _fixed("compression.lz4.level", _INT, "9", _AS_SENT, "Level of recompression."),
@@ -180,17 +194,38 @@ TOPIC_CONFIGS: Final = by_name(
         _ONE_COPY,
         "Replicas whose replication is throttled.",
     ),
-    _fixed(
-        "delete.retention.ms", _LONG, "86400000", _NO_COMPACTION, "How long compaction keeps delete markers."
+    ConfigDef(
+        name="delete.retention.ms",
+        type=_LONG,
+        default="86400000",
+        minimum=0,
+        synonyms=(("log.cleaner.delete.retention.ms", 1),),
+        doc="How long a compacted topic keeps tombstones (records without a value), from the first pass on.",
     ),
-    _fixed("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "Least age for compaction."),
-    _fixed("max.compaction.lag.ms", _LONG, str(LONG_MAX), _NO_COMPACTION, "Greatest age before compaction."),
-    _fixed(
-        "min.cleanable.dirty.ratio",
-        ConfigType.DOUBLE,
-        "0.5",
-        _NO_COMPACTION,
-        "When compaction is worth while.",
+    ConfigDef(
+        name=MIN_COMPACTION_LAG,
+        type=_LONG,
+        default="0",
+        minimum=0,
+        synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
+        doc="A segment with a record that is younger is not compacted.",
+    ),
+    ConfigDef(
+        name=MAX_COMPACTION_LAG,
+        type=_LONG,
+        default=str(LONG_MAX),
+        minimum=1,
+        synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
+        doc="A closed segment that is older is compacted, however few bytes are new.",
+    ),
+    ConfigDef(
+        name="min.cleanable.dirty.ratio",
+        type=ConfigType.DOUBLE,
+        default="0.5",
+        minimum=0,
+        maximum=1,
+        synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
+        doc="A log is compacted when more than this part of its closed segments is new.",
     ),
     _fixed("flush.messages", _LONG, str(LONG_MAX), _DURABILITY, "Records between two syncs of this topic."),
     _fixed("flush.ms", _LONG, str(LONG_MAX), _DURABILITY, "Time between two syncs of this topic."),
@@ -256,6 +291,15 @@ def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
             f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody "
             "finishes those"
         )
+    least, most = (_stored_number(stored, name) for name in (MIN_COMPACTION_LAG, MAX_COMPACTION_LAG))
+    if least > most:
+        yield f"conflict topic config setting {MIN_COMPACTION_LAG} ({least}) > {MAX_COMPACTION_LAG} ({most})"
+
+
+def _stored_number(stored: Mapping[str, str], name: str) -> int:
+    text = stored.get(name, TOPIC_CONFIGS[name].default)
+    assert text is not None
+    return int(text)
 
 
 class TopicConfig:
@@ -279,3 +323,7 @@ class TopicConfig:
             return self._own[name]
         each = TOPIC_CONFIGS[name]
         return self._broker.first_set(each.synonyms) if each.synonyms else each.default_value()
+
+
+def is_compacted(config: TopicConfig) -> bool:
+    return COMPACT in config[CLEANUP_POLICY]

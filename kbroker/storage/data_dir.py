@@ -34,7 +34,10 @@ FIRST_FORMAT = 1
 TRANSACTIONS_FORMAT = 2
 """Logs may have the markers of transactions, which earlier versions take for batches of the
 producer."""
-FORMAT_VERSION = TRANSACTIONS_FORMAT
+COMPACTION_FORMAT = 3
+"""Segments may begin or end with a hole, or be empty. Earlier versions return the batches behind an
+empty segment twice."""
+FORMAT_VERSION = COMPACTION_FORMAT
 """The newest that this version reads and writes."""
 DESCRIPTION = "kbroker.json"
 LOCK = ".lock"

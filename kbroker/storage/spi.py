@@ -167,7 +167,7 @@ class Replacement(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Bring what was added to disk, which may take long. ValueError if something was not
+        """Bring the added batches to disk, which may take long. ValueError if a part was not
         added."""
 
     @abstractmethod
@@ -176,8 +176,8 @@ class Replacement(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Remove what was not finished. No error if there is nothing, or if it was called before.
-        What cannot be removed is removed at the next start."""
+        """Remove an unfinished replacement. No error if there is nothing, or if it was called
+        before. The next start removes files that could not be removed."""
 
 
 class AddedRange:

@@ -96,8 +96,8 @@ REFUSED = [
     ),
     (resource(TOPIC, "a", ("no.such", "1")), ErrorCode.invalid_config, "Unknown topic config name: no.such"),
     (resource(TOPIC, "a", ("retention.ms", "-2")), ErrorCode.invalid_config, None),
-    (resource(TOPIC, "a", ("cleanup.policy", "compact")), ErrorCode.invalid_config, None),
-    (resource(TOPIC, "a", ("cleanup.policy", APPEND, "compact")), ErrorCode.invalid_config, None),
+    (resource(TOPIC, "a", ("cleanup.policy", "later")), ErrorCode.invalid_config, None),
+    (resource(TOPIC, "a", ("cleanup.policy", APPEND, "later")), ErrorCode.invalid_config, None),
     (
         resource(TOPIC, "a", ("retention.ms", SET, None)),
         ErrorCode.invalid_request,

@@ -95,7 +95,7 @@ REFUSED = [
         topic("x", configs=configs(retention_ms="soon")), ErrorCode.invalid_config, None, id="config value"
     ),
     pytest.param(
-        topic("x", configs=configs(cleanup_policy="compact")), ErrorCode.invalid_config, None, id="compaction"
+        topic("x", configs=configs(cleanup_policy="later")), ErrorCode.invalid_config, None, id="policy"
     ),
     pytest.param(
         topic("x", configs=configs(retention_ms=None)),

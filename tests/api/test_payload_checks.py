@@ -49,10 +49,10 @@ class Gate:
         self._began, self._begins = trio.open_memory_channel[None](1000)
         self._trio = trio.lowlevel.current_trio_token()
 
-    def __call__(self, records: Buffer, header: BatchHeader) -> BadBatch | None:
+    def __call__(self, records: Buffer, header: BatchHeader, keys_of: str = "") -> BadBatch | None:
         self._trio.run_sync_soon(self._began.send_nowait, None)
         assert self._tokens.acquire(timeout=PATIENCE_S)
-        return refusal_of(records, header)
+        return refusal_of(records, header, keys_of)
 
     async def begun(self, times: int = 1) -> None:
         with trio.fail_after(PATIENCE_S):

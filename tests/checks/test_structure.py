@@ -9,7 +9,8 @@ from tests.checks.structure import MAX_PARAMETERS, figures
 
 BOUNDS = {
     "import circles": 0,
-    "arrows in broker/": 27,  # With transactions/: from broker.py, and to commits/ and logs/.
+    # With transactions/ and compaction/: each from broker.py, and to commits/ and logs/.
+    "arrows in broker/": 30,
     "arrows in groups/": 30,
     "arrows in storage/": 17,
     f"constructors of more than {MAX_PARAMETERS} parameters": 0,

@@ -42,6 +42,8 @@ from kbroker.formats.state import (
     MAX_KEY_BYTES,
     PERSISTER,
     PRODUCER_IDS,
+    Cleaned,
+    CleanedKey,
     Config,
     ConfigKey,
     ControlChain,
@@ -91,6 +93,7 @@ KEYS_AND_BYTES = [
     (GENERATION, b"meta/generation"),
     (TopicKey(TOPIC), b"topic/" + TOPIC.bytes),
     (ConfigKey(ResourceType.GROUP, "grün"), b"config/\x20gr\xc3\xbcn"),
+    (CleanedKey(TOPIC, 3), b"cleaned/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (LogStartKey(TOPIC, 3), b"log_start/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (LeaderEpochKey(TOPIC, 3, 258), b"leader_epoch/" + bytes.fromhex(TOPIC_HEX + "0000000300000102")),
     (
@@ -147,6 +150,7 @@ VALUES = [
         b'{"entries":{"share.auto.offset.reset":"earliest"}}',
     ),
     (LogStartKey(TOPIC, 0), LogStart(12), b'{"offset":12}'),
+    (CleanedKey(TOPIC, 0), Cleaned(12), b'{"offset":12}'),
     (TransactionalLogKey(TOPIC, 0), TransactionalLog(12), b'{"first_offset":12}'),
     (LeaderEpochKey(TOPIC, 0, 4), LeaderEpoch(99), b'{"start_offset":99}'),
     (

@@ -57,8 +57,11 @@ def test_deleting_what_is_not_set_is_fine() -> None:  # CFG-35
 
 def test_lists() -> None:
     assert alter(Scope.TOPIC, {}, ("cleanup.policy", APPEND, "delete")) == {"cleanup.policy": "delete"}
-    assert refused(Scope.TOPIC, ("cleanup.policy", APPEND, "compact"))[0] is ErrorCode.invalid_config
-    assert refused(Scope.TOPIC, ("cleanup.policy", SUBTRACT, "delete"))[0] is ErrorCode.invalid_config
+    both = {"cleanup.policy": "delete,compact"}
+    assert alter(Scope.TOPIC, {}, ("cleanup.policy", APPEND, "compact")) == both
+    assert alter(Scope.TOPIC, both, ("cleanup.policy", SUBTRACT, "delete")) == {"cleanup.policy": "compact"}
+    assert alter(Scope.TOPIC, {}, ("cleanup.policy", SUBTRACT, "delete")) == {"cleanup.policy": ""}
+    assert refused(Scope.TOPIC, ("cleanup.policy", APPEND, "later"))[0] is ErrorCode.invalid_config
     assert alter(Scope.TOPIC, {}, ("cleanup.policy", SUBTRACT, "compact")) == {"cleanup.policy": "delete"}
 
 
@@ -123,7 +126,8 @@ AT_START = (
         ("retention.ms", "The broker setting of that meaning is log.retention.ms"),
         ("share.session.timeout.ms", "The broker setting of that meaning is group.share.session.timeout.ms"),
         ("share.auto.offset.reset", "It is a setting of a group"),
-        ("cleanup.policy", "It is a setting of a topic"),
+        ("cleanup.policy", "The broker setting of that meaning is log.cleanup.policy"),
+        ("errors.deadletterqueue.group.enable", "It is a setting of a topic"),
         ("log.retention.mss", "Did you mean log.retention.ms or "),
         ("num.partition", "Did you mean num.partitions (read at start only)?"),
         ("no.such.name", ""),

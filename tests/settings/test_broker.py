@@ -30,6 +30,7 @@ WIDEST = {
     "group.share.max.share.sessions": str(INT_MAX),
     "group.share.max.size": "1",
 }
+LISTS = {"log.cleanup.policy": ("", "delete", "compact, delete")}
 REACHABLE = {
     # Settings whose check against another one is always narrower than their bounds.
     **{
@@ -95,7 +96,8 @@ def test_other_types(each: ConfigDef) -> None:
     good = {
         ConfigType.BOOLEAN: ("true", "FALSE", " True "),
         ConfigType.STRING: each.choices or ("anything",),
-        ConfigType.LIST: each.only or ("a, b",),
+        ConfigType.LIST: each.only or LISTS.get(each.name, ("a, b",)),
+        ConfigType.DOUBLE: (str(each.minimum), str(each.maximum or 1e300)),
     }[each.type]
     for value in good:
         assert BrokerConfig.load([f"{each.name}={value}"])[each.name] == each.parse(value)
@@ -104,10 +106,14 @@ def test_other_types(each: ConfigDef) -> None:
         for bad in ("", "yes", "createtime", "simple,other"):
             with pytest.raises(OperatorError, match="Invalid value"):
                 BrokerConfig.load([f"{each.name}={bad}"])
+    if each.type is ConfigType.DOUBLE:
+        for bad in ("", "half", "nan", "inf", "-1"):
+            with pytest.raises(OperatorError, match="Invalid value"):
+                BrokerConfig.load([f"{each.name}={bad}"])
 
 
 def test_the_tests_know_every_type() -> None:
-    known = {ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.LIST}
+    known = {*ConfigType} - {ConfigType.SHORT}
     assert {each.type for each in BROKER_CONFIGS.values()} <= known
 
 

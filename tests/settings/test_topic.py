@@ -16,7 +16,7 @@ from kbroker.settings.altering import (
     describe,
 )
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, to_text
-from kbroker.settings.topic import TOPIC_CONFIGS
+from kbroker.settings.topic import TOPIC_CONFIGS, is_compacted
 
 DEFAULTS = BrokerConfig.load()
 FIXED = [each for each in TOPIC_CONFIGS.values() if each.only]
@@ -92,12 +92,31 @@ def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:
         assert each.name in error.message
 
 
-def test_compaction_is_refused_by_name() -> None:
-    assert refused("cleanup.policy", "compact").message == (
-        "Invalid value compact for configuration cleanup.policy: kbroker takes only delete here: there is "
-        "no log compaction"
+@pytest.mark.parametrize(
+    "policy", ["", "delete", "compact", "compact,delete", " delete , compact", "compact,compact"]
+)
+def test_policies(policy: str) -> None:
+    stored = checked_topic_configs([("cleanup.policy", policy)], DEFAULTS)
+    assert is_compacted(TopicConfig(stored, DEFAULTS)) == ("compact" in policy)
+
+
+@pytest.mark.parametrize("policy", ["none", "Compact", "compact;delete", "compact,,delete"])
+def test_other_policies_are_refused(policy: str) -> None:
+    assert refused("cleanup.policy", policy).message == (
+        f"Invalid value {policy} for configuration cleanup.policy: String must be one of: compact, delete"
     )
-    assert refused("cleanup.policy", "compact,delete").code is ErrorCode.invalid_config
+
+
+def test_the_least_lag_is_not_above_the_greatest() -> None:
+    together = [("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "5")]
+    with pytest.raises(KafkaError) as caught:
+        checked_topic_configs(together, DEFAULTS)
+    assert caught.value.message == (
+        "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
+    )
+
+
+def test_recompression_is_refused_by_name() -> None:
     assert refused("compression.type", "zstd").code is ErrorCode.invalid_config
 
 

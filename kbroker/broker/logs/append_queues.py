@@ -101,9 +101,9 @@ class AppendQueues:
         header = validate(records, partition.topic.rules, now_ms, transactional=producing.transactional)
         assert records is not None
         view = memoryview(records)[: header.size_bytes]
-        is_checked = partition.topic.rules.check_payload
+        is_checked, keys_of = partition.topic.rules.check_payload, _keys_of(partition)
         queue = self.queues.get(partition)
-        if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
+        if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header, keys_of))):
             with suppress(ProducersNotLoaded):
                 return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
@@ -121,7 +121,7 @@ class AppendQueues:
             while queue:
                 waiting = queue[0]
                 try:
-                    await _check(waiting)
+                    await _check(waiting, _keys_of(partition))
                     if waiting.header.has_producer and partition.producers is None:
                         await partition.load_producers()
                     self._append(partition, waiting)
@@ -148,10 +148,15 @@ class AppendQueues:
         )
 
 
-async def _check(waiting: _Waiting) -> None:
+def _keys_of(partition: Partition) -> str:
+    """The name of a compacted partition, for errors; empty for others."""
+    return f"{partition.topic_name}-{partition.log.partition}" if partition.topic.rules.needs_keys else ""
+
+
+async def _check(waiting: _Waiting, keys_of: str) -> None:
     """Raises BadBatch."""
     batch, header, is_checked, _, _ = waiting
-    if is_checked and not (is_quick(header) and check_quickly(batch, header)):
-        refusal = await trio.to_thread.run_sync(refusal_of, batch, header, limiter=_threads)
+    if is_checked and not (is_quick(header) and check_quickly(batch, header, keys_of)):
+        refusal = await trio.to_thread.run_sync(refusal_of, batch, header, keys_of, limiter=_threads)
         if refusal is not None:
             raise refusal

@@ -13,7 +13,7 @@ It must not know what a producer may append (producer_state.py).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from kbroker.formats.transactions import AbortedTransaction
@@ -71,6 +71,15 @@ class OpenTransactions:
             if each.stable_offset >= end:
                 break  # All that ended later begin at or above that offset.
         return found
+
+    def forget(self, last_offsets: Collection[int]) -> Sequence[AbortedTransaction]:
+        """Forget the aborted transactions with these markers, of which no record is left; returns
+        them. Clients would leave out later records of the producer once the marker is gone."""
+        gone = [each for each in self.aborted if each.last_offset in last_offsets]
+        if gone:
+            self.aborted = [each for each in self.aborted if each.last_offset not in last_offsets]
+            self.unsaved = [each for each in self.unsaved if each.last_offset not in last_offsets]
+        return gone
 
     def saved_below(self, offset: int) -> None:
         """Those whose marker is below it are stored."""

@@ -1,5 +1,5 @@
 """Checks whether the records of a produced batch match its header (topic setting
-kbroker.payload.check). Pure.
+kbroker.payload.check), and whether each has a key if the topic is compacted. Pure.
 
 A payload passes if it can be decompressed and is exactly as many records as the header says. Each
 record must have the length that it claims, offset deltas must be 0, 1, 2 and so on, and timestamps
@@ -22,9 +22,10 @@ from typing import Final
 from kio.serial.errors import BufferUnderflow
 
 from kbroker.broker.logs.payload_fields import after_time, check_base, check_headers, varint
-from kbroker.broker.logs.validation import BadBatch
+from kbroker.broker.logs.validation import MAX_RECORD_ERRORS, BadBatch, RecordError
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, records_payload
+from kbroker.formats.compacted_batches import iter_stored
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
 
 ARRAYS_FROM: Final = 128
@@ -48,10 +49,10 @@ def is_quick(header: BatchHeader) -> bool:
     )
 
 
-def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
+def check_quickly(batch: Buffer, header: BatchHeader, keys_of: str = "") -> bool:
     """False: the check takes too long for the loop; call check() in a thread. Raises BadBatch."""
     if header.codec_id == Codec.NONE:
-        check(batch, header)
+        check(batch, header, keys_of)
         return True
     try:
         plain = _plain(batch, header, _QUICK_PLAIN_BYTES)
@@ -59,29 +60,35 @@ def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
         return False
     if header.record_count > _QUICK_RECORDS:
         return False
-    _check_records(plain, header)
+    _check_records(plain, header, keys_of)
     return True
 
 
-def refusal_of(batch: Buffer, header: BatchHeader) -> BadBatch | None:
+def refusal_of(batch: Buffer, header: BatchHeader, keys_of: str = "") -> BadBatch | None:
     """What check() raises, for callers in another thread. The error is a new one without a
     traceback, whose frames would keep the decompressed payload alive until the next garbage
     collection."""
     try:
-        check(batch, header)
+        check(batch, header, keys_of)
     except BadBatch as error:
-        return BadBatch(error.code, error.reason, by_log=error.by_log)
+        return BadBatch(
+            error.code,
+            error.reason,
+            by_log=error.by_log,
+            told=error.message is not None,
+            record_errors=error.record_errors,
+        )
     return None
 
 
-def check(batch: Buffer, header: BatchHeader) -> None:
+def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> None:
     """Raises BadBatch. Decompressing takes up to twice 64 MiB of memory and, in the worst case,
-    about a second."""
+    about a second. `keys_of`: the name of a compacted partition, all of whose records have keys."""
     try:
         plain = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
         raise BadBatch(ErrorCode.message_too_large, str(error), by_log=False) from error
-    _check_records(plain, header)
+    _check_records(plain, header, keys_of)
 
 
 def _plain(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
@@ -102,7 +109,7 @@ def _check_lz4(batch: Buffer) -> None:
         raise CorruptPayload("lz4 payload has blocks that depend on each other")
 
 
-def _check_records(payload: bytes, header: BatchHeader) -> None:
+def _check_records(payload: bytes, header: BatchHeader, keys_of: str) -> None:
     count, base_ms = header.record_count, header.base_timestamp_ms
     try:
         if count * _LEAST_RECORD_BYTES > len(payload):  # Never loop over millions of claimed records.
@@ -117,6 +124,24 @@ def _check_records(payload: bytes, header: BatchHeader) -> None:
         raise BadBatch(
             ErrorCode.invalid_record, f"the records are not what the header says: {error}"
         ) from error
+    if keys_of:
+        _check_keys(payload, header, keys_of)
+
+
+def _check_keys(payload: bytes, header: BatchHeader, keys_of: str) -> None:
+    message = f"Compacted topic cannot accept message without key in topic partition {keys_of}."
+    errors = [
+        RecordError(each.offset_delta, message) for each in iter_stored(payload, header) if each.key is None
+    ]
+    if errors:
+        shown = ", ".join(f"RecordError(batchIndex={each.place}, message='{message}')" for each in errors[:3])
+        raise BadBatch(
+            ErrorCode.invalid_record,
+            f"One or more records have been rejected due to {len(errors)} record errors in total, and only "
+            f"showing the first three errors at most: [{shown}]",
+            told=True,
+            record_errors=errors[:MAX_RECORD_ERRORS],
+        )
 
 
 def _walk(payload: bytes, count: int, base_ms: int) -> None:

@@ -1,5 +1,6 @@
-"""retention.ms and retention.bytes, as in Kafka: whole segments are removed from the front, by
-their newest timestamp and their size. An active segment that is too old is removed as well.
+"""retention.ms and retention.bytes, as in Kafka, for topics with cleanup.policy=delete: whole
+segments are removed from the front, by their newest timestamp and their size. An active segment
+that is too old is removed as well.
 
 The log start offset is committed before anything is removed. The same task resumes deletions that a
 full disk has interrupted, and reserves space again (space_reserve.py).
@@ -26,6 +27,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.settings.altering import TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
+from kbroker.settings.topic import CLEANUP_POLICY
 from kbroker.storage.spi import SegmentInfo
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,8 @@ async def apply_retention(
     moves.
     """
     if partition.control_from is not None and partition.log_start_offset >= partition.control_from:
+        return False
+    if "delete" not in config[CLEANUP_POLICY]:
         return False
     segments = partition.segments()
     start = new_log_start(

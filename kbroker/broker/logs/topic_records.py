@@ -7,6 +7,7 @@ from uuid import UUID
 
 from kbroker.broker.logs.leader_epochs import EpochEntry
 from kbroker.formats.state import (
+    CleanedKey,
     LeaderEpoch,
     LeaderEpochKey,
     LogStart,
@@ -49,6 +50,7 @@ def removal_of(store: StateReader, topic_id: UUID, partitions: int) -> list[Chan
     changes: list[Change] = []
     for index in range(partitions):
         changes.append((LogStartKey(topic_id, index).encode(), None))
+        changes.append((CleanedKey(topic_id, index).encode(), None))
         changes.append((TransactionalLogKey(topic_id, index).encode(), None))
         for key in (
             LeaderEpochKey(topic_id, index, 0).encode()[:-4],

@@ -47,11 +47,20 @@ from kbroker.formats.state import Topic as TopicRecord
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
+from kbroker.settings.topic import is_compacted
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 16
+NO_COMPACTION = (
+    "cleanup.policy=compact needs a storage engine that can replace the contents of segments, and this one "
+    "cannot: choose another at start (--storage)"
+)
+NOT_WITH_CONTROL_RECORDS = (
+    "cleanup.policy=compact cannot be combined with kbroker.persister=control-records, which keeps share "
+    "state in the logs of topics: choose another persister at start"
+)
 """Creating or dropping a log takes several syncs: between two steps of this many logs, other writes
 are committed."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
@@ -189,10 +198,20 @@ class Topics:
                 ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
             )
 
+    def check_policy(self, configs: Mapping[str, str]) -> None:
+        """Raises KafkaError if these settings want compaction, and this broker has none."""
+        if not is_compacted(TopicConfig(configs, self._config)):
+            return
+        if not self._log_store.replaces:
+            raise KafkaError(ErrorCode.invalid_config, NO_COMPACTION)
+        if self._config["kbroker.persister"] == "control-records":
+            raise KafkaError(ErrorCode.invalid_config, NOT_WITH_CONTROL_RECORDS)
+
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace,
         StoreFailed."""
         self.check_creatable(name)
+        self.check_policy(configs)
         topic = self._make(uuid4(), name, wall_clock_ms(), configs)
         self._taken[_flat(name)] = name
         try:
@@ -228,9 +247,11 @@ class Topics:
     async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace the topic's configs (validated by the caller); durable and in force on return.
 
-        Raises NoSpace and StoreFailed; then nothing has changed. One exception: on a full disk the
-        engine may be unable to save the new segment size; `catch_up` retries that.
+        Raises KafkaError (see check_policy), NoSpace and StoreFailed; then nothing has changed. One
+        exception: on a full disk the engine may be unable to save the new segment size; `catch_up`
+        retries that.
         """
+        self.check_policy(configs)
         value = Config(configs).encode() if configs else None
         await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
         topic.configs = dict(configs)
@@ -458,9 +479,13 @@ def batch_rules(config: TopicConfig) -> BatchRules:
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
-        check_payload=config["kbroker.payload.check"],
+        check_payload=config["kbroker.payload.check"] or is_compacted(config),
+        needs_keys=is_compacted(config),
     )
 
 
 def log_settings(config: TopicConfig) -> LogSettings:
-    return LogSettings(segment_bytes=config["segment.bytes"], segment_ms=config["segment.ms"])
+    segment_ms = config["segment.ms"]
+    if is_compacted(config):  # Only closed segments are compacted.
+        segment_ms = min(segment_ms, config["max.compaction.lag.ms"])
+    return LogSettings(segment_bytes=config["segment.bytes"], segment_ms=segment_ms)

@@ -31,7 +31,7 @@ _MAGIC_AT = 16
 _LEAST_LENGTH = 14
 """Every record format needs at least this much after its length field: a lower length is damage,
 not a truncated batch."""
-_MAX_RECORD_ERRORS = 1000
+MAX_RECORD_ERRORS = 1000
 _MAX_RECORDS_LOOKED_AT = 100_000
 _LAST_CODEC = int(Codec.ZSTD)
 UNLIMITED_MS = (1 << 63) - 1
@@ -48,6 +48,8 @@ class BatchRules:
     timestamp_after_max_ms: int = 3_600_000
     check_payload: bool = False
     """Whether the records are checked as well (payload_check.py)."""
+    needs_keys: bool = False
+    """Whether each record must have a key, as in a compacted topic; then the payload is checked."""
 
 
 class RecordError(NamedTuple):
@@ -196,7 +198,7 @@ def _check_timestamps(
             _refuse_timestamps(
                 [
                     RecordError(place, what)
-                    for place, _ in islice(_first_records(records, header), _MAX_RECORD_ERRORS)
+                    for place, _ in islice(_first_records(records, header), MAX_RECORD_ERRORS)
                 ]
             )
         return
@@ -220,7 +222,7 @@ def _out_of_bounds(records: Iterator[tuple[int, Record]], oldest: int, newest: i
         for place, record in records
         if record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
     )
-    return list(islice(wrong, _MAX_RECORD_ERRORS))
+    return list(islice(wrong, MAX_RECORD_ERRORS))
 
 
 def _refuse_timestamps(errors: Sequence[RecordError]) -> None:

@@ -1,0 +1,198 @@
+"""The task that compacts the logs of topics with cleanup.policy=compact.
+
+Every log.cleaner.backoff.ms it looks at all of them. The log with the highest part of new bytes is
+cleaned first, one at a time, until none is due. A log with a batch that cannot be read is left
+alone until the broker restarts, and counted (`uncleanable`). A full disk lets it wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import trio
+
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.compaction.log_pass import LogPass, LogRemoved, PassLimits, PassResult
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.topics import Topic, Topics
+from kbroker.clock import wall_clock_ms
+from kbroker.compaction.choice import Cleanable, CompactionSettings, cleanable
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.state import Cleaned, CleanedKey
+from kbroker.formats.transactions import AbortedKey
+from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.settings.queue import QUEUE_RETENTION
+from kbroker.settings.topic import is_compacted
+from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LogCleanerStatistics:
+    """Counted since the start, except `uncleanable` (logs that cannot be cleaned) and `dirty_ratio`
+    (the highest part of new bytes of a log, when the cleaner last looked)."""
+
+    passes: int = 0
+    read_bytes: int = 0
+    removed_bytes: int = 0
+    removed_records: int = 0
+    uncleanable: int = 0
+    dirty_ratio: float = 0.0
+
+
+class _Candidate(NamedTuple):
+    partition: Partition
+    cleanable: Cleanable
+    settings: CompactionSettings
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        topics: Topics,
+        config: BrokerConfig,
+        log_store: LogStore,
+        state_store: StateStore,
+        log_commits: GroupCommit[StampedBatch],
+        state_commits: GroupCommit[Change],
+        holders: Callable[[Partition], Awaitable[Mapping[str, int]]],
+        raise_format: Callable[[], None],
+    ) -> None:
+        """- `holders(partition)`: the share groups that hold the log, and from which offsets on
+        - `raise_format`: has earlier versions of kbroker refuse the data directory"""
+        self._raise_format = raise_format
+        self._topics, self._config, self._holders = topics, config, holders
+        self._log_store, self._state_store = log_store, state_store
+        self._log_commits, self._state_commits = log_commits, state_commits
+        self._uncleanable: WeakKeyDictionary[Partition, str] = WeakKeyDictionary()
+        self._counts = LogCleanerStatistics()
+
+    def statistics(self) -> LogCleanerStatistics:
+        self._counts.uncleanable = len(self._uncleanable)
+        return self._counts
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self._config["log.cleaner.backoff.ms"] / 1000)
+            await self.clean_all()
+
+    async def clean_all(self) -> None:
+        """Passes over all logs that are due, each at most once."""
+        done: set[Partition] = set()
+        while (chosen := await self._choose(done)) is not None:
+            done.add(chosen.partition)
+            await self._clean(chosen)
+
+    async def _choose(self, done: set[Partition]) -> _Candidate | None:
+        now_ms, due = wall_clock_ms(), list[_Candidate]()
+        self._counts.dirty_ratio = 0.0
+        for topic in list(self._topics):
+            if not is_compacted(topic.config):
+                continue
+            settings = compaction_settings(topic.config)
+            for partition in topic.partitions:
+                if partition.deleted or partition in self._uncleanable:
+                    continue
+                found = await self._cleanable(topic, partition, settings, now_ms)
+                self._counts.dirty_ratio = max(self._counts.dirty_ratio, found.dirty_ratio)
+                if partition not in done and found.is_due(settings, now_ms):
+                    due.append(_Candidate(partition, found, settings))
+        return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
+
+    async def _cleanable(
+        self, topic: Topic, partition: Partition, settings: CompactionSettings, now_ms: int
+    ) -> Cleanable:
+        if partition.must_load_transactions:
+            await partition.load_producers()
+        held_from = await self._held_from(topic, partition)
+        stored = self._state_store.get(CleanedKey(*partition.log).encode())
+        return cleanable(
+            partition.segments(),
+            settings,
+            cleaned_to=0 if stored is None else Cleaned.decode(stored).offset,
+            protected_from=min(held_from, partition.last_stable_offset),
+            now_ms=now_ms,
+        )
+
+    async def _held_from(self, topic: Topic, partition: Partition) -> int:
+        """The lowest offset that a share group has not finished, if the topic protects it."""
+        if topic.config[QUEUE_RETENTION] == "time":
+            return partition.high_watermark
+        try:
+            return min((partition.high_watermark, *(await self._holders(partition)).values()))
+        except KafkaError as error:
+            logger.warning("compaction of %s has to wait: %s", _name(partition), error)
+            return 0
+
+    async def _clean(self, chosen: _Candidate) -> None:
+        partition = chosen.partition
+        limits = PassLimits(
+            self._config["log.cleaner.dedupe.buffer.size"],
+            self._config["log.cleaner.io.max.bytes.per.second"],
+        )
+        one = LogPass(
+            partition,
+            self._log_store,
+            self._log_commits,
+            chosen.cleanable,
+            limits,
+            partial(self._forget_aborted, partition),
+        )
+        try:
+            await self._state_commits.perform(self._raise_format)
+            result = await one.run(wall_clock_ms(), chosen.settings.delete_retention_ms)
+            if not partition.deleted:
+                key = CleanedKey(*partition.log).encode()
+                await self._state_commits.commit([(key, Cleaned(result.cleaned_to).encode())])
+            self._report(partition, result)
+        except LogRemoved:
+            return
+        except CorruptPayload as error:
+            self._uncleanable[partition] = str(error)
+            logger.error("%s is not compacted any more: %s", _name(partition), error)
+        except (NoSpace, StoreFailed) as error:
+            logger.warning("compaction of %s has to wait: %s", _name(partition), error)
+
+    async def _forget_aborted(self, partition: Partition, markers: Sequence[int]) -> None:
+        """Durable before the markers go: a client that learns of the aborted transaction, and finds
+        no marker, takes all later records of the producer for aborted."""
+        states = await partition.load_producers()
+        gone = states.transactions.forget(markers)
+        if gone and not partition.deleted:
+            log = partition.log
+            keys = [AbortedKey(log.topic_id, log.partition, each.last_offset).encode() for each in gone]
+            await self._state_commits.commit([(key, None) for key in keys])
+            await self._state_commits.flush()
+
+    def _report(self, partition: Partition, result: PassResult) -> None:
+        counts = self._counts
+        counts.passes += 1
+        counts.read_bytes += result.read_bytes
+        counts.removed_bytes += result.bytes_before - result.bytes_after
+        counts.removed_records += result.removed_records
+        logger.info(
+            "compacted %s up to offset %d: %d records removed, %d bytes before, %d after, %d segments "
+            "rewritten",
+            _name(partition), result.cleaned_to, result.removed_records, result.bytes_before,
+            result.bytes_after, result.rewritten_segments,
+        )  # fmt: skip
+
+
+def compaction_settings(config: TopicConfig) -> CompactionSettings:
+    return CompactionSettings(
+        config["min.cleanable.dirty.ratio"],
+        config["min.compaction.lag.ms"],
+        config["max.compaction.lag.ms"],
+        config["delete.retention.ms"],
+    )
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.topic_name}-{partition.log.partition}"
