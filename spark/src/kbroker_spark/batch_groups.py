@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kbroker.formats.batches import CONTROL, CRC_START, HEADER_SIZE, LENGTH_END, MAGIC, iter_records
 from kbroker.formats.compression import Codec, CorruptPayload, decompress
+from kbroker_spark.aborted_batches import AbortedBatches
 
 Integers: TypeAlias = NDArray[np.int64]
 Headers: TypeAlias = NDArray[Any]
@@ -93,10 +94,16 @@ class Group:
 
 
 def groups(
-    chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE
+    chunks: Sequence[memoryview],
+    *,
+    first: int,
+    end: int,
+    check_crc: bool,
+    most: Size = PIECE,
+    aborted: AbortedBatches | None = None,
 ) -> Iterator[Group]:
     """The batches of `chunks` that may hold offsets in [first, end), in order, without control
-    batches and empty ones.
+    batches, empty ones, and those that are `aborted`.
 
     Of batches outside the range only the headers are read. The fields that decide whether a batch
     has rows are protected by its CRC, so they are used only after the CRC has been verified. Raises
@@ -112,11 +119,23 @@ def groups(
         if check_crc:
             _check_crc(data, positions, headers)
         has_rows = (headers["record_count"] > 0) & ((headers["attributes"] & CONTROL) == 0)
+        if aborted is not None:
+            has_rows &= ~aborted.among(headers)
         positions, headers = _chosen(positions, headers, has_rows & (_lasts(headers) >= first))
         if (headers["attributes"] & _CODEC_MASK).any():
             yield from _unpacked_groups(data, positions, headers, most)
         else:
             yield from _plain_groups(data, positions, headers, most)
+
+
+def walked(chunks: Sequence[memoryview]) -> Iterator[tuple[memoryview, Integers, Headers]]:
+    """The bytes of all batches of `chunks`, with their positions and headers. Raises CorruptBatch
+    for a batch that is damaged."""
+    for data in _coalesced(chunks, PIECE):
+        positions, headers = _walk(data)
+        _check(headers)
+        _check_crc(data, positions, headers)
+        yield data, positions, headers
 
 
 def _lasts(headers: Headers) -> Integers:

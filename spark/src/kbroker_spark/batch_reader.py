@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kbroker_spark.aborted_batches import AbortedBatches
+from kbroker_spark.committed import CommittedLogs
 from kbroker_spark.data import DataDir, read_range, reading
 from kbroker_spark.decode import CorruptBatch, Piece, decode
 from kbroker_spark.errors import DataLoss, SourceError
@@ -30,9 +33,10 @@ from kbroker_spark.offsets import (
     split,
     without_lost,
 )
-from kbroker_spark.options import ReadOptions, parse
+from kbroker_spark.options import ISOLATION, ReadOptions, parse
 from kbroker_spark.schema import arrow_schema, checked, column_names
 from kbroker_spark.tables import record_batch
+from kbroker_spark.transactions import Committed
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +75,9 @@ def plan(options: ReadOptions) -> list[Range]:
     """The ranges of a batch query as of now. Raises SourceError, and DataLoss where requested
     offsets are missing and failOnDataLoss is set."""
     with reading(options.path) as directory:
-        found = look(directory, options.selection, with_damage=True)
-        bounds = {partition: each.bounds for partition, each in found.items()}
+        see = CommittedLogs().look if options.read_committed else look
+        found = see(directory, options.selection, with_damage=True)
+        bounds = {partition: each.readable for partition, each in found.items()}
         find = finder(directory, found)
         starts = resolve(
             options.starting, bounds, find, option=options.starting_option, no_match=options.starting_no_match
@@ -85,8 +90,30 @@ def plan(options: ReadOptions) -> list[Range]:
         lost = lost or _missing(each, partition, is_open=_is_open(options.ending, each.topic_partition))
         if lost is not None:
             lose(lost, fail=options.fail_on_data_loss)
+        check_stable(there, partition.committed)
         wanted.append(there)
-    return split(wanted, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+    pieces = split(
+        wanted, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    return [without_aborted(each, found[each.topic_partition].committed) for each in pieces]
+
+
+def check_stable(wanted: Range, committed: Committed | None) -> None:
+    """Raises SourceError for a range whose records are not all decided. They are not lost, so
+    failOnDataLoss does not matter."""
+    if committed is not None and wanted.size > 0 and wanted.end > committed.end:
+        raise SourceError(
+            f"offsets {max(committed.end, wanted.first)} to {wanted.end - 1} of {wanted.topic_partition} "
+            f"cannot be read with {ISOLATION}=read_committed: a transaction is open from offset "
+            f"{committed.end} on; try again when it has ended, or end before it"
+        )
+
+
+def without_aborted(wanted: Range, committed: Committed | None) -> Range:
+    """The range as a task gets it."""
+    if committed is None or not committed.aborted:
+        return wanted
+    return replace(wanted, aborted=committed.aborted_in(wanted.first, wanted.end))
 
 
 def _is_open(ending: Position, partition: TopicPartition) -> bool:
@@ -98,8 +125,10 @@ def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | Non
     """A line about records that the range lacks for a reason that the log's bounds do not show:
     files were cut or overwritten, or the log ends before the range begins. `is_open`: records
     missing at the end of the log belong to the range."""
+    # What is missing at the log's end may have had the end of an open transaction.
+    ends = {wanted.end, partition.bounds.end} if wanted.end == partition.readable.end else {wanted.end}
     for first, end in partition.damage:
-        if end > wanted.first and (first < wanted.end or (is_open and first == wanted.end)):
+        if end > wanted.first and (first < wanted.end or (is_open and first in ends)):
             return (
                 f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read: its files "
                 "are damaged or were copied in part"
@@ -141,6 +170,7 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
     Raises SourceError and DataLoss."""
     columns = frozenset(column_names(schema)) - _OF_THE_RANGE
     target = arrow_schema(schema)
+    aborted = AbortedBatches(wanted.aborted) if wanted.aborted else None
     offset: int | None = wanted.first
     with reading(options.path) as directory:
         while offset is not None:
@@ -154,7 +184,12 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
                     name=str(wanted.topic_partition),
                 ):
                     for piece in decode(
-                        chunks, first=offset, end=wanted.end, columns=columns, decoder=options.decoder
+                        chunks,
+                        first=offset,
+                        end=wanted.end,
+                        columns=columns,
+                        decoder=options.decoder,
+                        aborted=aborted,
                     ):
                         yield _batch(piece, wanted, schema, target)
                 return

@@ -149,6 +149,10 @@ class DataDir:
         if self._logs is not None and self.description.log_engine not in _FOLLOWING:
             self._logs.close()
             self._logs = None
+        self.refresh_state()
+
+    def refresh_state(self) -> None:
+        """The same for the state alone: what it shows then is not older than what `logs` shows."""
         if self._state is not None and self.description.state_engine not in _FOLLOWING:
             self._state.close()
             self._state = None

@@ -15,6 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from kbroker_spark import c_library, numpy_decoder
+from kbroker_spark.aborted_batches import AbortedBatches
 from kbroker_spark.arrow_columns import TYPES
 from kbroker_spark.batch_groups import PIECE, CorruptBatch, Group, groups
 from kbroker_spark.c_decoder import CDecoder
@@ -55,11 +56,13 @@ def decode(
     columns: Collection[str],
     decoder: Decoder = "auto",
     check_crc: bool = True,
+    aborted: AbortedBatches | None = None,
 ) -> Iterator[Piece]:
     """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about
     50 000 rows and 3 MiB.
 
-    Each chunk holds whole batches back to back, of any codec; control batches are left out. Only
+    Each chunk holds whole batches back to back, of any codec; control batches are left out, and
+    those that are `aborted`, which needs check_crc. Only
     `columns` (of COLUMNS) are built. The pieces do not refer to the memory of `chunks`. A single
     batch is decoded as a whole, so a batch beyond these limits needs memory for all of its records.
     With check_crc=False, bytes with a wrong CRC may become rows. Raises CorruptBatch for a batch
@@ -68,7 +71,7 @@ def decode(
     """
     decode_group = choose(decoder)
     most = numpy_decoder.GROUP if decode_group is numpy_decoder.decode_group else PIECE
-    for group in groups(chunks, first=first, end=end, check_crc=check_crc, most=most):
+    for group in groups(chunks, first=first, end=end, check_crc=check_crc, most=most, aborted=aborted):
         rows, arrays = decode_group(group, first, end, columns)
         if rows <= PIECE.rows and len(group.data) <= PIECE.bytes:
             if rows:

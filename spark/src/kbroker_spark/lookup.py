@@ -19,6 +19,7 @@ from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds, TopicPartition
 from kbroker_spark.options import Assign, Selection, Subscribe, SubscribePattern
 from kbroker_spark.segment_damage import missing, saved_indexes
+from kbroker_spark.transactions import Committed
 
 _SCAN_BYTES = 1 << 20
 
@@ -33,6 +34,17 @@ class Partition:
     damage: tuple[tuple[int, int], ...] = ()
     """Ranges [first, end) of offsets that cannot be read although the files prove that they
     existed."""
+    committed: Committed | None = None
+    """With kafka.isolation.level=read_committed: what such a consumer may read."""
+
+    @property
+    def log(self) -> LogId:
+        return self.topic.log(self.number)
+
+    @property
+    def readable(self) -> Bounds:
+        """The bounds of the records that a query may read."""
+        return self.bounds if self.committed is None else Bounds(self.bounds.start, self.committed.end)
 
 
 def look(
@@ -125,17 +137,17 @@ def _named(by_name: Mapping[str, TopicInfo], name: str, directory: DataDir) -> T
 
 
 def offset_at_time(logs: LogReader, partition: Partition, timestamp_ms: int) -> int | None:
-    """The earliest offset within the bounds whose record is not older than `timestamp_ms`; None if
-    all records are older.
+    """The earliest readable offset whose record is not older than `timestamp_ms`; None if all
+    records are older.
 
     Exact for each record, like Kafka's ListOffsets, even if times are out of order. Raises KeyError
     if the log was deleted.
     """
-    log = partition.topic.log(partition.number)
+    log = partition.log
     base_offset = logs.find_by_timestamp(log, timestamp_ms)
     if base_offset is None:
         return None
-    start, end = partition.bounds
+    start, end = partition.readable
     offset, max_bytes = max(base_offset, start), 1  # usually the first batch has the record
     while offset < end and (views := logs.read(log, offset, max_bytes=max_bytes, end_offset=end)):
         for view in views:

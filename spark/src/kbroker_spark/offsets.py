@@ -68,16 +68,26 @@ class Timestamps:
 Position: TypeAlias = Edge | Offsets | Timestamp | Timestamps
 
 
+class Aborted(NamedTuple):
+    """An aborted transaction in one log: the transactional batches of this producer with first <=
+    base offset < last. Its marker is at `last`."""
+
+    producer_id: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class Range:
-    """Records of one topic partition with first <= offset < end. Only plain values: Spark pickles
-    it."""
+    """Records of one topic partition with first <= offset < end, without those of `aborted`. Only
+    plain values: Spark pickles it."""
 
     topic: str
     topic_id: UUID
     partition: int
     first: int
     end: int
+    aborted: tuple[Aborted, ...] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -77,6 +77,7 @@ class ReadOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
     decoder: Decoder = "auto"
+    read_committed: bool = False
     ignored: tuple[str, ...] = ()
     """Warnings about options without effect in this kind of query."""
 
@@ -84,6 +85,8 @@ class ReadOptions:
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 DECODERS: Final = ("auto", "numpy", "c")
 STRATEGIES: Final = ("error", "latest")
+ISOLATION: Final = "kafka.isolation.level"
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
 OPTIONS: Final = frozenset(
     {
@@ -92,6 +95,7 @@ OPTIONS: Final = frozenset(
         "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
         "maxRecordsPerPartition",
         "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "decoder",
+        ISOLATION,
     }
 )  # fmt: skip
 """All options that have an effect."""
@@ -103,7 +107,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "useDeprecatedOffsetFetching",
     }
 )  # fmt: skip
-"""Accepted and ignored, as are all names that begin with "kafka." and are not in REFUSED."""
+"""Accepted and ignored, as are all other names that begin with "kafka." and are not in REFUSED."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -167,6 +171,7 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=DEFAULT_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         decoder=cast(Decoder, given.one_of("decoder", DECODERS)),
+        read_committed=given.one_of(ISOLATION, ISOLATION_LEVELS) == "read_committed",
         ignored=given.without_effect(_STREAMING_ONLY) if streaming is False else (),
     )
 
@@ -185,7 +190,11 @@ class _Given:
                 raise SourceError(
                     f"Kafka option '{name.removeprefix('kafka.')}' is not supported. {REFUSED[name]}"
                 )
-            if name not in _KNOWN and not name.startswith("kafka.") and name != "paths":
+            if name in _KNOWN or name == "paths":
+                continue
+            if "isolation" in name:
+                raise SourceError(f"There is no option '{name}': did you mean {ISOLATION}?")
+            if not name.startswith("kafka."):
                 for close in get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
                     raise SourceError(f"There is no option '{name}': did you mean {_KNOWN[close]}?")
         if "paths" in self._values:

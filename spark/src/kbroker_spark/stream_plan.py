@@ -27,15 +27,23 @@ from uuid import UUID
 from kbroker_spark.errors import SourceError
 from kbroker_spark.limits import Span
 from kbroker_spark.offsets import Bounds, Range, TopicPartition, from_json, to_json, without_lost
+from kbroker_spark.transactions import Committed
 
 StreamJson: TypeAlias = dict[str, dict[str, int]]
 
 
 class LogState(NamedTuple):
-    """A partition on disk."""
+    """A partition on disk. `committed`: with kafka.isolation.level=read_committed, what such a
+    consumer may read."""
 
     topic_id: UUID
     bounds: Bounds
+    committed: Committed | None = None
+
+    @property
+    def end(self) -> int:
+        """A stream reads up to here."""
+        return self.bounds.end if self.committed is None else self.committed.end
 
 
 Picture: TypeAlias = Mapping[TopicPartition, LogState]
@@ -113,11 +121,11 @@ def available(start: StreamOffset, picture: Picture, target: Picture | None = No
     and partitions newer than it are left out."""
     found = Available(losses=_gone(start, picture))
     for partition, state in sorted(picture.items()):
-        end = state.bounds.end
+        end = state.end
         if target is not None:
             if partition not in target or target[partition].topic_id != state.topic_id:
                 continue
-            end = min(end, target[partition].bounds.end)
+            end = min(end, target[partition].end)
         first, loss = _first(start, partition, state)
         found.losses += [loss] if loss else []
         found.spans[partition] = Span(first, max(first, end))

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbroker_spark.batch_reader import RangePartition, finder, lose, rows
-from kbroker_spark.data import reading
+from kbroker_spark.batch_reader import RangePartition, check_stable, finder, lose, rows, without_aborted
+from kbroker_spark.committed import CommittedLogs
+from kbroker_spark.data import DataDir, reading
 from kbroker_spark.errors import SourceError
 from kbroker_spark.limits import Patience, proportional_ends
 from kbroker_spark.lookup import Partition, look
-from kbroker_spark.offsets import LATEST, Edge, Offsets, TopicPartition, resolve, split, to_json
+from kbroker_spark.offsets import LATEST, Bounds, Edge, Offsets, TopicPartition, resolve, split, to_json
 from kbroker_spark.options import parse
 from kbroker_spark.schema import checked
 from kbroker_spark.stream_plan import (
@@ -86,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = checked(schema)
         self._clock = clock
         self._sleep = sleep
+        self._committed = CommittedLogs() if self._options.read_committed else None
         self._picture: Picture | None = None
         self._look_again_at = 0.0
         self._initial: StreamOffset | None = None
@@ -136,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The log ends at the last read of the disk, for the query's progress."""
         if self._picture is None:
             return None
-        return to_json({partition: state.bounds.end for partition, state in self._picture.items()})
+        return to_json({partition: state.end for partition, state in self._picture.items()})
 
     def partitions(self, start: StreamJson, end: StreamJson) -> Sequence[InputPartition]:
         """The ranges that a batch reads. After a restart, Spark first requests these for the last
@@ -145,12 +147,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         picture = self._look() if self._picture is None else self._picture
         wanted, losses = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end), picture)
         self._report(losses)
+        for each in wanted:
+            # Only if the batch was planned with read_uncommitted.
+            check_stable(each, picture[each.topic_partition].committed)
         pieces = split(
             wanted,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [
+            RangePartition(without_aborted(piece, picture[piece.topic_partition].committed))
+            for piece in pieces
+        ]
 
     # --- in a worker ---
 
@@ -162,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _starting_offset(self) -> StreamOffset:
         with reading(self._options.path) as directory:
-            found = look(directory, self._options.selection)
+            found = self._see(directory, missing_ok=False)
             picture = _picture(found)
             if self._target is not None:
                 picture = {
@@ -170,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 }
             offsets = resolve(
                 self._options.starting,
-                {partition: state.bounds for partition, state in picture.items()},
+                {partition: Bounds(state.bounds.start, state.end) for partition, state in picture.items()},
                 finder(directory, found),
                 option=self._options.starting_option,
                 no_match=self._options.starting_no_match,
@@ -186,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return False
             case Offsets(by_partition):
                 return LATEST in by_partition.values()
-        return any(offset == picture[partition].bounds.end for partition, offset in offsets.items())
+        return any(offset == picture[partition].end for partition, offset in offsets.items())
 
     def _pins(self, begin: StreamOffset) -> bool:
         """Whether the batch that begins here is the empty first one. There is at most one."""
@@ -223,10 +231,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> Picture:
         began = self._clock()
         with reading(self._options.path) as directory:
-            self._picture = _picture(look(directory, self._options.selection, missing_ok=True))
+            self._picture = _picture(self._see(directory, missing_ok=True))
         now = self._clock()
         self._look_again_at = now + _REST * (now - began)
         return self._picture
+
+    def _see(self, directory: DataDir, *, missing_ok: bool) -> Mapping[TopicPartition, Partition]:
+        see = look if self._committed is None else self._committed.look
+        return see(directory, self._options.selection, missing_ok=missing_ok)
 
     def _report(self, losses: Iterable[str]) -> None:
         """Raises DataLoss, or warns of each loss once."""
@@ -237,4 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _picture(found: Mapping[TopicPartition, Partition]) -> Picture:
-    return {partition: LogState(each.topic.topic_id, each.bounds) for partition, each in found.items()}
+    return {
+        partition: LogState(each.topic.topic_id, each.bounds, each.committed)
+        for partition, each in found.items()
+    }

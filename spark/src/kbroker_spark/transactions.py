@@ -1,0 +1,133 @@
+"""The transactions of one log: which were aborted, and where the first open one begins.
+
+The log alone has the truth: a marker decides about the batches of its producer before it, and a
+transaction without a marker is open. So records whose marker still exists are decided even if the
+log has lost the beginning of their transaction. The state only saves reading: its newest snapshot
+of the log's producers has the open transactions as of an offset, and it was written together with
+the list of those that were aborted below that offset. From there on the log is read.
+
+A decision never changes, because the broker stores it before it writes markers. Must not know
+Spark.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from kbroker.formats.batches import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL
+from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.state import ProducerSnapshot, ProducerSnapshotKey
+from kbroker.formats.transactions import AbortedKey, Marker, MarkerType, aborted_prefix
+from kbroker.storage.spi import LogId, LogReader, StateReader
+from kbroker_spark.batch_groups import CorruptBatch, walked
+from kbroker_spark.data import read_range
+from kbroker_spark.offsets import Aborted, Bounds
+
+_last = attrgetter("last")
+Snapshots: TypeAlias = Mapping[int, bytes]
+
+
+class Committed(NamedTuple):
+    """What a consumer with read_committed may read of a log.
+
+    - `end`: the last stable offset; it gets no record at or above it
+    - `aborted`: the aborted transactions, in the order of their markers
+    """
+
+    end: int
+    aborted: Sequence[Aborted] = ()
+
+    def aborted_in(self, first: int, end: int) -> tuple[Aborted, ...]:
+        """Those that may have records in [first, end)."""
+        later = self.aborted[bisect_right(self.aborted, first, key=_last) :]
+        return tuple(each for each in later if each.first < end)
+
+
+class LogTransactions:
+    """The transactions of a log below `offset`, which `read` moves on."""
+
+    def __init__(
+        self, offset: int, aborted: Iterable[Aborted] = (), opened: Mapping[int, int] | None = None
+    ) -> None:
+        self.offset = offset
+        self._aborted = list(aborted)
+        self._open = dict(opened or {})
+        """First offset by producer id."""
+
+    @classmethod
+    def stored(cls, moment: StateReader, log: LogId, bounds: Bounds, snapshots: Snapshots) -> LogTransactions:
+        """What a moment of the state has; nothing, as of the log's start, if it has no valid
+        snapshot. A snapshot beyond the log's end describes batches that a power cut took."""
+        for offset in sorted(snapshots, reverse=True):
+            if not bounds.start <= offset <= bounds.end:
+                continue
+            try:
+                producers = ProducerSnapshot.decode(snapshots[offset]).producers
+                aborted = _stored_aborted(moment, log, Bounds(bounds.start, offset))
+            except (ValueError, TypeError):
+                break  # Damaged; the log has everything, too.
+            opened = {each.producer_id: each.open_from for each in producers if each.open_from >= 0}
+            return cls(offset, aborted, opened)
+        return cls(bounds.start)
+
+    def read(self, logs: LogReader, log: LogId, end: int, name: str) -> None:
+        """Moves on to `end`. Raises DataLoss if the log has lost batches from `offset` on, and
+        ValueError for damage; this object is of no use then.
+
+        `name` (topic-partition) is for error messages."""
+        for chunks in read_range(logs, *log, self.offset, end, name=name):
+            for data, positions, headers in walked(chunks):
+                attributes = headers["attributes"]
+                is_wanted = (attributes & (TRANSACTIONAL | CONTROL)) != 0
+                is_wanted &= headers["producer_id"] > NO_PRODUCER_ID
+                for index in np.flatnonzero(is_wanted).tolist():
+                    producer_id = int(headers["producer_id"][index])
+                    offset = int(headers["base_offset"][index])
+                    if attributes[index] & CONTROL:
+                        self._end(producer_id, offset, _marker(data, int(positions[index]), offset))
+                    else:
+                        self._open.setdefault(producer_id, offset)
+        self.offset = max(self.offset, end)
+
+    def _end(self, producer_id: int, offset: int, marker: Marker) -> None:
+        first = self._open.pop(producer_id, None)
+        if first is not None and marker.kind is MarkerType.ABORT:
+            self._aborted.append(Aborted(producer_id, first, offset))
+
+    def committed(self, log_start: int) -> Committed:
+        """As of `offset`. Forgets transactions whose marker is below `log_start`."""
+        gone = bisect_right(self._aborted, log_start - 1, key=_last)
+        self._aborted = self._aborted[gone:] if gone else self._aborted
+        first_open = min(self._open.values(), default=self.offset)
+        return Committed(max(log_start, min(first_open, self.offset)), self._aborted)
+
+
+def stored_snapshots(moment: StateReader, log: LogId) -> Snapshots:
+    """The stored snapshots of a log's producers, by their offset."""
+    prefix = ProducerSnapshotKey(*log, 0).encode()[:-8]
+    return {
+        ProducerSnapshotKey.parse(key[len(ProducerSnapshotKey.namespace) :]).offset: value
+        for key, value in moment.scan(prefix)
+    }
+
+
+def _stored_aborted(moment: StateReader, log: LogId, bounds: Bounds) -> list[Aborted]:
+    """Those whose marker is within the bounds."""
+    found = []
+    for key, value in moment.scan(aborted_prefix(*log)):
+        each = AbortedKey.parse(key[len(AbortedKey.namespace) :]).decode_value(value)
+        if bounds.start <= each.last_offset < bounds.end:
+            found.append(Aborted(each.producer_id, each.first_offset, each.last_offset))
+    return found
+
+
+def _marker(data: memoryview, position: int, offset: int) -> Marker:
+    try:
+        return Marker.from_batch(data, position)
+    except (ValueError, CorruptPayload) as error:
+        raise CorruptBatch(offset, str(error)) from error
