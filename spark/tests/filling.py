@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -122,6 +122,25 @@ def consume(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Row]:
                 if message.offset() + 1 >= ends[message.partition()][1]:
                     open_partitions.discard(message.partition())
         return sorted(rows, key=_place)
+    finally:
+        consumer.close()
+
+
+def consume_committed(bootstrap: str, topic: str) -> list[Row]:
+    """All records of partition 0 that a consumer with read_committed reads, up to the last stable
+    offset."""
+    settings = {"group.id": "unused", "enable.partition.eof": True, "isolation.level": "read_committed"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "enable.auto.commit": False, **settings})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        rows: list[Row] = []
+        while (message := consumer.poll(PATIENCE_S)) is not None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return rows
+            assert error is None, error
+            rows.append(_consumed(message))
+        raise AssertionError("nothing more came, and no end")
     finally:
         consumer.close()
 

@@ -172,6 +172,12 @@ class LiveLog:
         self._producers: dict[int, Producer] = {}
         self._in_transaction: set[int] = set()
 
+    def again(self, bootstrap: str) -> LiveLog:
+        """For the broker's next life; the old producers are gone."""
+        log = LiveLog(bootstrap, self._topic)
+        log.events, log.end = self.events, self.end
+        return log
+
     @property
     def committed(self) -> list[int]:
         return committed(self.events, 0, self.end)
