@@ -16,6 +16,7 @@ from kbroker_spark import batches_table
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split
 from kbroker_spark.data import reading
 from kbroker_spark.errors import SourceError
+from kbroker_spark.tables import prepared
 from spark.tests.stored import batch, records, writing
 from tests.brokers import DURABLE_ENGINES
 
@@ -225,6 +226,13 @@ def test_ranges_of_segments() -> None:
 def test_options_that_make_no_sense(text: str) -> None:
     with pytest.raises(SourceError, match="'bytesPerPartition'"):
         batches_table.reader({"path": "/nowhere", "bytesperpartition": text}, batches_table.SCHEMA)
+
+
+def test_a_table_has_no_isolation_level() -> None:
+    options = {"path": "/nowhere", "kafka.isolation.level": "read_uncommitted"}
+    assert prepared(options, batches_table.OPTIONS) == options
+    with pytest.raises(SourceError, match="only the format kbroker has it"):
+        prepared({**options, "kafka.isolation.level": "read_committed"}, batches_table.OPTIONS)
 
 
 def test_damaged_and_truncated_files_of_the_segment_engine(tmp_path: Path) -> None:

@@ -141,12 +141,30 @@ def test_positions_and_their_order() -> None:
             {"startingOffset": "earliest"},
             "There is no option 'startingoffset': did you mean startingOffsets?",
         ),
+        (
+            {"kafka.isolation.level": "serializable"},
+            "Option 'kafka.isolation.level' is 'serializable': expected read_uncommitted or read_committed",
+        ),
+        (
+            {"isolation.level": "read_committed"},
+            "There is no option 'isolation.level': did you mean kafka.isolation.level?",
+        ),
+        ({"kafka.isolationLevel": "read_committed"}, "did you mean kafka.isolation.level?"),
     ],
 )
 def test_refused_in_batch_queries(options: dict[str, str], text: str) -> None:
     with pytest.raises(SourceError) as caught:
         batch(**options)
     assert text in str(caught.value)
+
+
+def test_isolation_levels() -> None:
+    assert not batch().read_committed
+    assert batch(**{"kafka.isolation.level": "read_uncommitted"}) == batch()
+    assert batch(**{"Kafka.Isolation.Level": "read_committed"}).read_committed
+    assert stream(**{"kafka.isolation.level": " READ_COMMITTED "}).read_committed
+    with pytest.raises(SourceError, match="expected read_uncommitted or read_committed"):
+        stream(**{"kafka.isolation.level": "committed"})
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])

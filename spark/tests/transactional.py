@@ -205,6 +205,7 @@ class LiveLog:
                 {
                     "bootstrap.servers": self._bootstrap,
                     "transactional.id": f"{self._topic}-{producer}",
+                    "transaction.timeout.ms": 600_000,
                     "linger.ms": 5,
                 }
             )

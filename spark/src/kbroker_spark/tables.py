@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from kbroker_spark.errors import SourceError
+from kbroker_spark.options import ISOLATION, ISOLATION_LEVELS
 
 ROWS_IN_BATCH: Final = 20_000
 Row: TypeAlias = tuple[Any, ...]
@@ -108,7 +109,8 @@ def record_batch(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatc
 
 def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     """Options by lower-case name. Unknown options may be meant for other code, so they are refused
-    only if they resemble a known one. Raises SourceError for those, and if there is no path."""
+    only if they resemble a known one, or if they would show less than a table does. Raises
+    SourceError for those, and if there is no path."""
     found = {name.lower(): value for name, value in options.items()}
     names = {name.lower(): name for name in known}
     if "paths" in found:
@@ -116,6 +118,11 @@ def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]
     for name in sorted(found.keys() - names.keys()):
         for close in get_close_matches(name, names, n=1, cutoff=0.8):
             raise SourceError(f"There is no option '{name}': did you mean {names[close]}?")
+    if found.get(ISOLATION, ISOLATION_LEVELS[0]).strip().lower() != ISOLATION_LEVELS[0]:
+        raise SourceError(
+            f"Option '{ISOLATION}' is '{found[ISOLATION]}', but only the format kbroker has it: a table "
+            "shows what is stored, however its transaction ended"
+        )
     if not found.get("path"):
         raise SourceError("There is no path: load(DATA_DIR), the --data-dir of a broker")
     return found
