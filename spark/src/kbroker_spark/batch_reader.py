@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbroker_spark.aborted_batches import AbortedBatches
+from kbroker_spark.aborted_batches import AbortedBatches, UnknownTransaction
 from kbroker_spark.committed import CommittedLogs
 from kbroker_spark.data import DataDir, read_range, reading
 from kbroker_spark.decode import CorruptBatch, Piece, decode
@@ -111,7 +111,7 @@ def check_stable(wanted: Range, committed: Committed | None) -> None:
 
 def without_aborted(wanted: Range, committed: Committed | None) -> Range:
     """The range as a task gets it."""
-    if committed is None or not committed.aborted:
+    if committed is None:
         return wanted
     return replace(wanted, aborted=committed.aborted_in(wanted.first, wanted.end))
 
@@ -170,7 +170,7 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
     Raises SourceError and DataLoss."""
     columns = frozenset(column_names(schema)) - _OF_THE_RANGE
     target = arrow_schema(schema)
-    aborted = AbortedBatches(wanted.aborted) if wanted.aborted else None
+    aborted = AbortedBatches(wanted.aborted) if wanted.aborted or wanted.aborted is None else None
     offset: int | None = wanted.first
     with reading(options.path) as directory:
         while offset is not None:
@@ -198,6 +198,11 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
                     raise
                 logger.warning("%s", loss)
                 offset = loss.resume
+            except UnknownTransaction as error:
+                raise SourceError(
+                    f"{wanted.topic_partition} has a transaction at offset {error.offset} that the state "
+                    "does not know: the data directory was copied in part, restore a backup"
+                ) from error
             except CorruptBatch as error:
                 raise SourceError(
                     f"{wanted.topic_partition} is damaged: {error}; look with kbroker storage inspect "

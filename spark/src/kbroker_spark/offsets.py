@@ -80,14 +80,16 @@ class Aborted(NamedTuple):
 @dataclass(frozen=True)
 class Range:
     """Records of one topic partition with first <= offset < end, without those of `aborted`. Only
-    plain values: Spark pickles it."""
+    plain values: Spark pickles it.
+
+    `aborted` is None if the log has no transactions, and with read_uncommitted empty."""
 
     topic: str
     topic_id: UUID
     partition: int
     first: int
     end: int
-    aborted: tuple[Aborted, ...] = ()
+    aborted: tuple[Aborted, ...] | None = ()
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -36,14 +36,17 @@ class Committed(NamedTuple):
     """What a consumer with read_committed may read of a log.
 
     - `end`: the last stable offset; it gets no record at or above it
-    - `aborted`: the aborted transactions, in the order of their markers
+    - `aborted`: the aborted transactions, in the order of their markers; None if there are no
+      transactions at all
     """
 
     end: int
-    aborted: Sequence[Aborted] = ()
+    aborted: Sequence[Aborted] | None = None
 
-    def aborted_in(self, first: int, end: int) -> tuple[Aborted, ...]:
+    def aborted_in(self, first: int, end: int) -> tuple[Aborted, ...] | None:
         """Those that may have records in [first, end)."""
+        if self.aborted is None:
+            return None
         later = self.aborted[bisect_right(self.aborted, first, key=_last) :]
         return tuple(each for each in later if each.first < end)
 
