@@ -125,7 +125,7 @@ def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | Non
     """A line about records that the range lacks for a reason that the log's bounds do not show:
     files were cut or overwritten, or the log ends before the range begins. `is_open`: records
     missing at the end of the log belong to the range."""
-    # What is missing at the log's end may have had the end of an open transaction.
+    # Records missing at the log's end may include the marker of an open transaction.
     ends = {wanted.end, partition.bounds.end} if wanted.end == partition.readable.end else {wanted.end}
     for first, end in partition.damage:
         if end > wanted.first and (first < wanted.end or (is_open and first in ends)):

@@ -20,7 +20,7 @@ from kbroker_spark.data import DataDir
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.lookup import Partition, look
 from kbroker_spark.offsets import TopicPartition
-from kbroker_spark.options import Selection
+from kbroker_spark.options import ISOLATION, Selection
 from kbroker_spark.transactions import Committed, LogTransactions, stored_snapshots
 
 _ATTEMPTS = 5
@@ -77,8 +77,8 @@ class CommittedLogs:
         return decided
 
     def _taken(self, moment: StateReader) -> dict[LogId, LogTransactions]:
-        """What is known, which is of no use after an error. A start of the broker may find that a
-        power cut has taken the end of a log, which then grows again with other batches."""
+        """The known transactions, which no call after an error may use. After a power cut, a start
+        of the broker may find shorter logs, which then grow again with other batches."""
         known, before = self._known, self._life
         self._known, self._life = {}, moment.get(MetaKey("generation").encode())
         return known if self._life == before else {}
@@ -121,6 +121,7 @@ def _transactional(moment: StateReader) -> Iterator[LogId]:
 
 def _hidden(partition: TopicPartition, reason: str) -> SourceError:
     return SourceError(
-        f"it cannot be told which transactions of {partition} were aborted: {reason}; look with kbroker "
-        "storage inspect --check, restore a backup, or set kafka.isolation.level to read_uncommitted"
+        f"{partition} cannot be read with {ISOLATION}=read_committed, as damage may hide how a "
+        f"transaction ended: {reason}; look with kbroker storage inspect --check, restore a backup, or use "
+        "read_uncommitted"
     )
