@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import Producer
 
@@ -23,21 +25,28 @@ async def handle(request: Request) -> Message:
 
 
 async def _row(request: Request, name: str, index: int) -> Message:
-    partition = find_partition(request.broker, name, index)
-    code, message = ErrorCode.unknown_topic_or_partition, None
+    code, message = ErrorCode.none, None
     producers: Sequence[Producer] = ()
-    if partition is not None:
-        try:
-            producers = (await partition.load_producers()).confirmed()
-            code = ErrorCode.none
-        except KafkaError as error:
-            code, message = error.code, error.message
+    try:
+        producers = (await _found(request, name, index).load_producers()).confirmed()
+    except KafkaError as error:
+        code, message = error.code, error.message
     return {
         "partition_index": index,
         "error_code": code,
         "error_message": message,
         "active_producers": [_producer(each) for each in producers],
     }
+
+
+def _found(request: Request, name: str, index: int) -> Partition:
+    check_name(name)
+    partition = find_partition(request.broker, name, index)
+    if partition is None:
+        is_known = request.broker.topics.by_name(name) is not None
+        message = None if is_known else f"there is no topic {name}"
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, message)
+    return partition
 
 
 def _producer(producer: Producer) -> Message:

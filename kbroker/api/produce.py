@@ -72,6 +72,10 @@ def _batches_of(request: Request) -> Batches:
     return list(merged.items())
 
 
+def _partition_of(topic: Topic | None, index: int) -> Partition | None:
+    return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+
 class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
@@ -128,7 +132,7 @@ class _Produce:
                     )
             except KafkaError as error:
                 self.pending.parts -= 1
-                rows.append(self.refused(partition, index, error))
+                rows.append(self.refused(partition or _partition_of(topic, index), index, error))
                 self.failed(topic, error.code, len(records or b""))
 
     def _partition(

@@ -85,7 +85,9 @@ async def transaction_of(request: Request, topics: Batches) -> Transaction:
                 partitions.append(partition)
     refusal: KafkaError | None = None
     if len(producers) > 1:
-        refusal = KafkaError(ErrorCode.invalid_producer_id_mapping)
+        refusal = KafkaError(
+            ErrorCode.invalid_producer_id_mapping, "transactional batches of several producers"
+        )
     elif producers and version >= _ADDS_FROM:
         code = await _added(service, transactional_id, producers.pop(), partitions)
         refusal = None if code is ErrorCode.none else _refusal(version, code)

@@ -20,7 +20,9 @@ _LOADING_FROM = 2
 
 
 async def handle(request: Request) -> Message:
-    rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
+    # As in Kafka, a topic without partitions has no row in the answer.
+    topics = [topic for topic in request.body.topics if topic.partitions]
+    rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in topics]
     errors = await _committed(request, rows)
     return {"topics": [with_codes(row, errors) for row in rows]}
 

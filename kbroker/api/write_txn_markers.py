@@ -104,8 +104,10 @@ class _Answer:
                             ],
                         }
                         for name, codes in topics.items()
+                        if codes
                     ],
                 }
                 for producer_id, topics in self._codes.items()
+                if any(topics.values())  # as in Kafka, a marker for no partition has no row
             ]
         }

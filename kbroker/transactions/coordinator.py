@@ -219,7 +219,7 @@ class Transactions:
         one."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
-            return Decision(_UNKNOWN if entry is None or entry.pending is None else _BUSY)
+            return Decision(_missing(transactional_id) if entry is None or entry.pending is None else _BUSY)
         if entry.pending is not None:
             return Decision(_BUSY)
         if (code := _check(before, producer)) is not _OK:
@@ -238,7 +238,7 @@ class Transactions:
         logs are synced already."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
-            return _UNKNOWN
+            return _missing(transactional_id)
         if entry.pending is not None and entry.pending.ends:
             return _BUSY
         if (code := _check(before, producer)) is not _OK:
@@ -255,7 +255,7 @@ class Transactions:
         answer it."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
-            return Decision(_UNKNOWN if entry is None or entry.pending is None else _BUSY)
+            return Decision(_missing(transactional_id) if entry is None or entry.pending is None else _BUSY)
         check = _check_end_1 if version < 2 else _check_end_2
         code, has_effect = check(before, producer, is_commit, is_pending=entry.pending is not None)
         if code is not _OK:
@@ -366,6 +366,11 @@ def _is_next_producer_of(record: TransactionRecord, producer: ProducerEpoch) -> 
     """Whether the end of the transaction has answered this producer, and the markers are not
     written yet."""
     return record.state in PREPARED and producer == (record.next_producer_id, 0)
+
+
+def _missing(transactional_id: str) -> ErrorCode:
+    """There cannot be an empty id."""
+    return _UNKNOWN if transactional_id else ErrorCode.invalid_request
 
 
 def _check(record: TransactionRecord, producer: ProducerEpoch) -> ErrorCode:

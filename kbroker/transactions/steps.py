@@ -73,7 +73,6 @@ def _emptied(
         timeout_ms,
         last_producer_epoch=last_epoch,
         previous_producer_id=before.producer_id if has_rotated else before.previous_producer_id,
-        started_ms=before.started_ms,
         updated_ms=now_ms,
         version=before.version,
     )

@@ -42,10 +42,15 @@ def record_kafka(names: tuple[str, ...]) -> None:
     """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and store its
     answers."""
     with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), BROKER_CONFIG) as port:
-        failed = _each(
-            _chosen(names),
-            lambda script: record(script, port, version()),
-            lambda steps: f"{len(steps)} steps",
+        chosen = _chosen(names)
+        failed = sum(
+            _each(
+                [script for script in chosen if script.alone == alone],
+                lambda script: record(script, port, version()),
+                lambda steps: f"{len(steps)} steps",
+                at_once=1 if alone else AT_ONCE,
+            )
+            for alone in (False, True)
         )
     sys.exit(1 if failed else 0)
 
@@ -118,10 +123,15 @@ def _chosen(names: tuple[str, ...]) -> list[Script]:
     return [script for name, script in sorted(scripts.items()) if not names or name.startswith(names)]
 
 
-def _each(scripts: list[Script], work: Callable[[Script], T], tell: Callable[[T], str]) -> int:
+def _each(
+    scripts: list[Script],
+    work: Callable[[Script], T],
+    tell: Callable[[T], str],
+    at_once: int = AT_ONCE,
+) -> int:
     """Run all, many at once, and print a line for each in order; returns how many raised."""
     failed = 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         for script, future in [(script, pool.submit(work, script)) for script in scripts]:
             try:
                 print(f"{script.name}: {tell(future.result())}", flush=True)

@@ -46,22 +46,23 @@ class Script:
     rules: tuple[str, ...]
     run: Callable[[Session], None]
     seconds: float
+    alone: bool
 
 
 SCRIPTS: dict[str, Script] = {}
 
 
 def script(
-    *rules: str, seconds: float = 1.0
+    *rules: str, seconds: float = 1.0, alone: bool = False
 ) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
     """Register a script under `module.function`. `seconds`: about how long it takes if it waits for
-    locks or sessions."""
+    locks or sessions. `alone`: Kafka's answers are repeatable only while no other script runs."""
 
     def registered(run: Callable[[Session], None]) -> Callable[[Session], None]:
         name = f"{run.__module__.rsplit('.', 1)[-1]}.{run.__name__}"
         if name in SCRIPTS:
             raise ValueError(f"two scripts are named {name}")
-        SCRIPTS[name] = Script(name, rules, run, seconds)
+        SCRIPTS[name] = Script(name, rules, run, seconds, alone)
         return run
 
     return registered

@@ -10,10 +10,12 @@ brokers is given a name.
 | host, port, node id, cluster id, log directory | their names |
 | id of a fetch session | `session`, or 0 |
 | producer id | `producer(1)`, `producer(2)` in the order of appearance |
+| epoch of a transaction coordinator | `coordinator` if it is the broker's own: scripts send higher ones |
 | id of a telemetry subscription | `subscription`, or 0 |
 | member id made of a client or instance id and a UUID | `client(1)`, `client(2)` in order |
 | member id made of a UUID alone, in base 64 | `member(1)`, `member(2)` in order |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
+| batches in transactions | likewise, and who sent them; markers without the coordinator's epoch |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
 | in an answer, partitions assigned and names subscribed to | sorted likewise |
 """
@@ -31,7 +33,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from kbroker.formats.batches import iter_headers, iter_records
+from kbroker.formats.batches import BatchHeader, iter_headers, iter_records
 from kbroker.formats.compression import Codec, CorruptPayload
 
 Json: TypeAlias = Any
@@ -51,6 +53,11 @@ _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "b
 _BATCH_FIELDS = {"records"}
 _SET_FIELDS = {"partitions", "subscribed_topic_names"}
 _MEMBER_FIELDS = {"member_id", "leader"}
+_PRODUCER_FIELDS = {"producer_id", "v3_and_below_producer_id", "producer_id_filters"}
+OWN_COORDINATOR_EPOCHS = 100
+"""A fresh broker's own epochs are below."""
+_MARKER_VALUE = 2
+"""Bytes before the coordinator's epoch."""
 _MADE_MEMBER_ID = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
 _UUID_IN_BASE_64 = re.compile(r"[\w-]{22}", re.ASCII)
 
@@ -116,8 +123,10 @@ def _scalar(value: Any, names: Names, field: str) -> Json:
         return "session"
     if field == "subscription_id" and value:
         return "subscription"
-    if field == "producer_id" and isinstance(value, int) and value >= 0:
+    if field in _PRODUCER_FIELDS and isinstance(value, int) and value >= 0:
         return names.producer(value)
+    if field == "coordinator_epoch" and 0 <= value < OWN_COORDINATOR_EPOCHS:
+        return "coordinator"
     if field in _MEMBER_FIELDS and isinstance(value, str):
         return names.member(value)
     if field.endswith("timestamp") and isinstance(value, int):
@@ -164,8 +173,20 @@ def _batches(data: bytes, names: Names) -> Json:
             row["records"] = "unreadable"
         if header.is_control:
             row["control"] = True
+        if header.is_transactional and header.has_producer:
+            row |= _in_transaction(header, names)
+            if header.is_control and row["records"] != "unreadable":
+                row["records"] = [[key, value and value[:_MARKER_VALUE]] for key, value in row["records"]]
         rows.append(row)
     return rows
+
+
+def _in_transaction(header: BatchHeader, names: Names) -> dict[str, Json]:
+    return {
+        "producer": names.producer(header.producer_id),
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+    }
 
 
 def _text(data: bytes | None) -> str | None:
