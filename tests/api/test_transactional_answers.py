@@ -88,7 +88,9 @@ async def test_producers_of_topics_that_are_none(connect: Connect) -> None:
         topics = [{"name": name, "partition_indexes": [9]} for name in ("a", "missing", "", "a/b")]
         answer = await client.call("describe_producers", 0, topics=topics)
         unknown, invalid = ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception
-        found = [(row.error_code, row.error_message is None) for (row,) in (t.partitions for t in answer.topics)]
+        found = [
+            (row.error_code, row.error_message is None) for (row,) in (t.partitions for t in answer.topics)
+        ]
         assert found == [(unknown, True), (unknown, False), (invalid, False), (invalid, False)]
 
 
@@ -99,10 +101,10 @@ async def test_a_new_epoch_has_no_start_time(connect: Connect, generation: int) 
         await producer.send(LOG, b"one")
         await producer.commit()
         (row,) = await describe(client, producer.transactional_id)
-        assert row.started_ms > 0
+        assert row.transaction_start_time > 0
         await init(client, producer.transactional_id, own=before)
         (row,) = await describe(client, producer.transactional_id)
-        assert row.started_ms == -1
+        assert row.transaction_start_time == -1
 
 
 async def test_two_producers_in_a_request_get_the_reason(connect: Connect) -> None:
@@ -117,5 +119,3 @@ async def test_a_sequence_that_begins_above_0_is_refused_by_the_log(connect: Con
         batch = transactional_batch(ProducerInfo(*producer.who, 5), b"five")
         row = (await produce_rows(client, producer.transactional_id, {LOG: batch}))[LOG]
         assert (row.error_code, row.log_start_offset) == (ErrorCode.out_of_order_sequence_number, 0)
-
-

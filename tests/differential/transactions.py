@@ -105,9 +105,7 @@ class Producer:
             "v3_and_below_topics": log_rows(logs),
         }
 
-    def add_offsets(
-        self, group: str, version: int = 4, *, who: Who | None = None, **more: Value
-    ) -> Entity:
+    def add_offsets(self, group: str, version: int = 4, *, who: Who | None = None, **more: Value) -> Entity:
         producer_id, epoch = who or self.who
         values: dict[str, Value] = {
             "transactional_id": self.id, "producer_id": producer_id, "producer_epoch": epoch,
@@ -128,7 +126,9 @@ class Producer:
     ) -> Entity:
         """A step with one batch, which nothing was added for. `how`: see `batch`."""
         batch = self.batch(topic, *values, partition=partition, **how)
-        answer = produce(self.s, self.id, {topic: {partition: batch}}, version or self.last_produce, on=self.on)
+        answer = produce(
+            self.s, self.id, {topic: {partition: batch}}, version or self.last_produce, on=self.on
+        )
         if answer is not None and not answer.responses[0].partition_responses[0].error_code.value:
             self._count(topic, partition, len(values))
         return answer
@@ -160,7 +160,9 @@ class Producer:
         key = topic.name, partition
         self.sequences[key] = self.sequences.get(key, 0) + count
 
-    def end(self, committed: bool, version: int | None = None, *, who: Who | None = None, **more: Value) -> Entity:
+    def end(
+        self, committed: bool, version: int | None = None, *, who: Who | None = None, **more: Value
+    ) -> Entity:
         """A step. A producer of generation 2 takes its epoch from the answer."""
         version = self.last_end if version is None else version
         answer = self.s.call("end_txn", version, on=self.on, **self._ending(committed, who) | more)
@@ -203,8 +205,8 @@ def transactional(s: Session, name: str = "t", generation: int = 2, timeout_ms: 
 
 
 def fresh(s: Session, name: str = "t", generation: int = 2) -> Producer:
-    """An id of this script that the broker does not know yet, once its coordinator is ready: a fresh
-    Kafka creates the coordinator's topic on the first request."""
+    """An id of this script that the broker does not know yet, once its coordinator is ready. A
+    fresh Kafka creates the coordinator's topic on the first request."""
     transactional_id = f"{s.name}-{name}"
 
     def ready() -> bool:
@@ -318,5 +320,3 @@ class _Body:
 
     def rows(self, read: Callable[[], Json]) -> list[Json]:
         return [read() for _ in range(self._count())]
-
-

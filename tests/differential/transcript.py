@@ -10,7 +10,7 @@ brokers is given a name.
 | host, port, node id, cluster id, log directory | their names |
 | id of a fetch session | `session`, or 0 |
 | producer id | `producer(1)`, `producer(2)` in the order of appearance |
-| epoch of a transaction coordinator | `coordinator` if it is the broker's own: scripts send higher ones |
+| coordinator epoch of a transaction | `coordinator` if it is the broker's own |
 | id of a telemetry subscription | `subscription`, or 0 |
 | member id made of a client or instance id and a UUID | `client(1)`, `client(2)` in order |
 | member id made of a UUID alone, in base 64 | `member(1)`, `member(2)` in order |

@@ -56,7 +56,14 @@ def lists_by_state(s: Session) -> None:
 @script()
 def states_that_are_none(s: Session) -> None:
     in_each_state(s)
-    for states in (["ongoing"], ["Nonsense"], ["Nonsense", "Ongoing"], [""], ["Complete", "Complete"], ["A", "B"]):
+    for states in (
+        ["ongoing"],
+        ["Nonsense"],
+        ["Nonsense", "Ongoing"],
+        [""],
+        ["Complete", "Complete"],
+        ["A", "B"],
+    ):
         listed(s, states=states)
 
 

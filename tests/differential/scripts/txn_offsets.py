@@ -28,7 +28,12 @@ def send(
         {
             "name": topic.name,
             "partitions": [
-                {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata, **leader}
+                {
+                    "partition_index": index,
+                    "committed_offset": offset,
+                    "committed_metadata": metadata,
+                    **leader,
+                }
                 for index, offset in partitions.items()
             ],
         }

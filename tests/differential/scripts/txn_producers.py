@@ -229,7 +229,9 @@ def coordinators_of_ids(s: Session) -> None:
             s.call("find_coordinator", version, on=ADMIN, key=t.id, key_type=1)
             s.call("find_coordinator", version, on=ADMIN, key="", key_type=1)
         else:
-            s.call("find_coordinator", version, on=ADMIN, key_type=1, coordinator_keys=[t.id, "", f"{s.name}-x"])
+            s.call(
+                "find_coordinator", version, on=ADMIN, key_type=1, coordinator_keys=[t.id, "", f"{s.name}-x"]
+            )
             s.call("find_coordinator", version, on=ADMIN, key_type=1, coordinator_keys=[])
             s.call("find_coordinator", version, on=ADMIN, key_type=1, coordinator_keys=[t.id, t.id])
 

@@ -43,7 +43,9 @@ def _row(row: dict[str, Value], version: int) -> dict[str, Value]:
     return {key: value for key, value in row.items() if version >= 9 or key != "current_leader_epoch"}
 
 
-def fetch(s: Session, topic: Topic, offset: int = 0, level: int = 1, version: int = 12, **how: Value) -> Entity:
+def fetch(
+    s: Session, topic: Topic, offset: int = 0, level: int = 1, version: int = 12, **how: Value
+) -> Entity:
     rows = wanted((0, offset), limit=how.pop("limit", 1 << 20))
     return s.call("fetch", version, **fetch_values(version, [(topic, rows)], level, **how))
 
@@ -336,7 +338,9 @@ def the_leader_epoch_s_end(s: Session) -> None:
         if ended:
             t.ended(True)
         rows = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
-        s.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic.name, "partitions": rows}])
+        s.call(
+            "offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic.name, "partitions": rows}]
+        )
 
 
 @script()
