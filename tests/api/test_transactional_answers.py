@@ -1,4 +1,4 @@
-"""Answers of the APIs of transactions to requests of no sense, which recordings of Kafka have shown."""
+"""Answers of the APIs of transactions to odd requests, as recordings of Kafka show them."""
 
 from __future__ import annotations
 

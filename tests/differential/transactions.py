@@ -7,7 +7,8 @@ Produce and EndTxn.
     t.settle()                          # Kafka writes the markers after its answer
 
 Generation 1 adds partitions before it sends, and keeps its epoch. For generation 2 the broker adds
-them, and each end raises the epoch (KIP-890). `who` overrides the producer id and epoch of a request.
+them, and each end raises the epoch (KIP-890). `who` replaces the producer id and epoch of a
+request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""EndTxn: in every state of a transactional id, by both generations, and after the broker's abort."""
+"""EndTxn in every state of a transactional id, by both generations, and after an abort by the
+broker."""
 
 from __future__ import annotations
 
