@@ -14,9 +14,9 @@ PATIENCE_S = 60.0
 
 
 def rows(lines: list[str]) -> list[dict[str, str]]:
-    """The rows of the tool's table by the names of its columns."""
-    names = lines[0].split()
-    return [dict(zip(names, line.split(), strict=True)) for line in lines[1:]]
+    """The rows of the tool's table by the names of its columns. Cells may be empty."""
+    names, *found = ([cell.strip() for cell in line.split("\t")] for line in lines)
+    return [dict(zip(names, cells, strict=True)) for cells in found]
 
 
 def stable_end(broker: RunningBroker, topic: str) -> int:
