@@ -76,8 +76,8 @@ async def test_no_marker_and_no_topic(connect: Connect) -> None:
     async with connect() as client:
         await client.create_topic("a")
         assert (await client.call("write_txn_markers", 2, markers=[])).markers == ()
-        (row,) = (await client.call("write_txn_markers", 2, markers=[marker(topics={})])).markers
-        assert (row.producer_id, row.topics) == (HANGING, ())
+        answer = await client.call("write_txn_markers", 2, markers=[marker(topics={})])
+        assert list(answer.markers) == []
 
 
 async def test_a_repeat_is_written_and_changes_nothing(connect: Connect) -> None:
