@@ -23,7 +23,9 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.parked_left import keeps_of, parked_left
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.batches import NO_TIMESTAMP, iter_headers, read_header
+from kbroker.formats.batches import NO_TIMESTAMP, iter_headers, read_header, stored_records
+from kbroker.formats.compacted_batches import delete_horizon_ms
+from kbroker.formats.compression import CorruptPayload
 from kbroker.groups.share.messages import PartitionOffset
 from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
@@ -297,19 +299,33 @@ class _Turn:
 
 async def _read_timestamp(partition: Partition, offset: int) -> int:
     """The timestamp from the batch header: that of its first record, which may be a little older
-    than the record at `offset`, or the append time if the topic uses that. Control batches are
-    skipped. NO_TIMESTAMP if there is none, or if the batch cannot be read."""
+    than the record at `offset`, or the append time if the topic uses that. Control batches and
+    batches without records are skipped. NO_TIMESTAMP if there is none, or if the batch cannot be
+    read."""
     max_bytes = 1
     while True:
         try:
             views = await partition.read(offset, max_bytes=max_bytes, end_offset=partition.high_watermark)
         except KafkaError:  # Logged already, once a minute.
             return NO_TIMESTAMP
-        headers = [header for view in views for _, header in iter_headers(view)]
-        for header in headers:
-            if not header.is_control:
-                return header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms
+        batches = [(view, *each) for view in views for each in iter_headers(view)]
+        headers = [header for _, _, header in batches]
+        for view, position, header in batches:
+            if not header.is_control and header.record_count:
+                if header.is_log_append_time:
+                    return header.max_timestamp_ms
+                if delete_horizon_ms(header) is not None:
+                    return await trio.to_thread.run_sync(_first_timestamp, view, position)
+                return header.base_timestamp_ms
         if not headers:
             return NO_TIMESTAMP
         offset, max_bytes = headers[-1].last_offset + 1, _CONTROL_READ_BYTES
         await trio.lowlevel.checkpoint()
+
+
+def _first_timestamp(view: memoryview, position: int) -> int:
+    """Of a batch whose base timestamp is something else (compaction). Opens it."""
+    try:
+        return next((record.timestamp_ms for record in stored_records(view, position)), NO_TIMESTAMP)
+    except CorruptPayload:
+        return NO_TIMESTAMP

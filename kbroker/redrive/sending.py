@@ -230,7 +230,7 @@ class Sending:
             self._connection, lane.topic, partition, noted_end, span.end_offset
         ):
             if header.producer_id == started.producer_id:
-                lane.sequence = (header.base_sequence + header.record_count) % _SEQUENCES
+                lane.sequence = (header.base_sequence + header.last_offset_delta + 1) % _SEQUENCES
                 lane.there |= set(_places_of(records, started))
                 if damage is not None:
                     lane.there |= lane.acked

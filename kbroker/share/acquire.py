@@ -29,7 +29,7 @@ from kbroker.makers import maker
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
-from kbroker.share.record_state import AVAILABLE, HOLE
+from kbroker.share.record_state import AVAILABLE, BEHIND, HOLE, WAITING
 
 __all__ = ["AcquireMode", "Acquisition", "Control"]
 
@@ -131,6 +131,8 @@ class Acquisition:
             self._skip_what_the_log_lost(fetch_offset, base)
             last = min(last, end_offset if settings.scans else start_offset + MAX_SPAN - 1)
             if first <= end_offset:
+                if len(batches) > 1:
+                    self._skip_holes_between()
                 self._from_window(first, min(last, end_offset))
                 if self.throttled:
                     return
@@ -153,6 +155,16 @@ class Acquisition:
             self.discarded = window.discard_available(first, last)
             if window.gap_open and not window.has((HOLE,), window.gap_start, first - 1):
                 window.gap_start = max(window.gap_start, last + 1)
+
+    def _skip_holes_between(self) -> None:
+        """Compaction may have removed batches between those that the read returned."""
+        window, beyond = self._window, self._batches[0][0]
+        for batch in self._batches:
+            if beyond < batch[0]:
+                first, last = max(beyond, window.start_offset), min(batch[0] - 1, window.end_offset)
+                if first <= last and window.has((AVAILABLE, WAITING, BEHIND), first, last):
+                    self.discarded += window.discard_available(first, last)
+            beyond = batch[1] + 1
 
     def _from_window(self, position: int, last: int) -> None:
         """Redeliver records, and fill holes of the gap window, in position..last."""

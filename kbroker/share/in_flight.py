@@ -133,6 +133,8 @@ class InFlightWindow(WindowColumns):
         last = min(last, self.start_offset + MAX_SPAN - 1)
         if last > self.end_offset:
             first = max(first, self.end_offset + 1)
+            if first > last:  # Behind a long hole: the SPSO has to pass what is before it.
+                return
             missing, size = first - self.end_offset - 1, last - first + 1
             self.states += _HOLE_BYTE * missing + _SINGLE[code] * size
             self.complete += size if code == PASSED else 0

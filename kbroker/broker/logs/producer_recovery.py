@@ -116,7 +116,9 @@ def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: i
     for view, position, header in iter_possible(views, end_offset):
         if not crc_is_valid(view, position, header):
             return header.last_offset + 1, False
-        if is_marker(header):
+        if is_marker(header) and not header.record_count:
+            states.replay_emptied_marker(header, now_ms)
+        elif is_marker(header):
             states.replay_marker(header, Marker.from_batch(view, position), now_ms)
         elif header.has_producer:
             written_ms = header.max_timestamp_ms if header.is_log_append_time else now_ms

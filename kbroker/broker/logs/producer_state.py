@@ -164,6 +164,16 @@ class ProducerStates:
             is_abort = marker.kind is MarkerType.ABORT
             self.transactions.end(before.open_from, header.base_offset, is_abort=is_abort)
 
+    def replay_emptied_marker(self, header: BatchHeader, timestamp_ms: int) -> None:
+        """Record a marker of which compaction left the header only. It has ended nothing that is
+        still in the log, and only its producer's epoch is known."""
+        before = self._entries.get(header.producer_id)
+        if before is None or before.producer_epoch < header.producer_epoch:
+            coordinator_epoch = -1 if before is None else before.coordinator_epoch
+            self._entries[header.producer_id] = Producer(
+                header.producer_id, header.producer_epoch, (), coordinator_epoch, marked_ms=timestamp_ms
+            )
+
     def _mark(self, header: BatchHeader, marker: Marker, timestamp_ms: int) -> None:
         """A new epoch has no batches: the next one begins at sequence 0."""
         producer_id, epoch = header.producer_id, header.producer_epoch
@@ -186,7 +196,8 @@ class ProducerStates:
         self.replay(header, base_offset, timestamp_ms)
 
     def replay(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
-        """Record a batch that is in the log already."""
+        """Record a batch that is in the log already. One without records is what compaction left of
+        a transaction that has ended, and its marker may be gone."""
         entry = self._entries.get(header.producer_id)
         last_offset = base_offset + header.last_offset_delta
         batch = ProducerBatch(
@@ -197,7 +208,7 @@ class ProducerStates:
         found = Producer(
             header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:], *more
         )
-        if header.is_transactional and found.open_from < 0:
+        if header.is_transactional and found.open_from < 0 and header.record_count:
             found = found._replace(open_from=base_offset)
             self.transactions.begin(header.producer_id, base_offset)
         self._entries[header.producer_id] = found

@@ -25,8 +25,10 @@ from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, whole_batches
+from kbroker.broker.queues.sparse_batches import is_sparse
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
+from kbroker.share.acquire import Batches
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import FetchPlan
@@ -138,14 +140,18 @@ class Acquiring:
         """`opener`: of an exact fetch."""
         if not batches:
             return False
-        control = control_of(batches, batches[-1][1]) if any(map(_is_control, batches)) else ()
+        control = control_of(batches, batches[-1][1]) if any(map(_is_control, batches)) else []
+        data: Batches = [batch for batch in batches if not batch[2]] if control else batches
+        if opener is not None and any(is_sparse(view, start) for _, _, _, view, start, _ in batches):
+            data, holes = loaded.sparse.split([each for each in batches if not each[2]], fetch_offset, opener)
+            control = [*control, *holes]
         ranges = engine.acquire(
             self._member_id,
             mode=AcquireMode.BATCH_OPTIMIZED if opener is None else AcquireMode.RECORD_LIMIT,
             batch_size=self._batch_size,
             max_records=self.budget,
             fetch_offset=fetch_offset,
-            batches=[batch for batch in batches if not batch[2]] if control else batches,
+            batches=data,
             control=control,
             now_ms=now_ms(),
         )

@@ -51,7 +51,7 @@ class CommittedLog:
     @staticmethod
     def _marked(batch: Walked, aborted: Sequence[AbortedTransaction]) -> Walked:
         base_offset, last_offset, _, view, start, end = batch
-        attributes, producer_id = producer_of(view, start)
+        attributes, producer_id, _ = producer_of(view, start)
         if attributes & TRANSACTIONAL and any(
             each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
             for each in aborted

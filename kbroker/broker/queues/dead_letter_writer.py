@@ -26,7 +26,16 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import BatchHeader, Record, encoded_size, read_header, stored_records
 from kbroker.formats.compression import CorruptPayload, TooLarge
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.dead_letter import Contents, Origin, encode, letter_of, offsets_found, pack
+from kbroker.share.dead_letter import (
+    MESSAGES,
+    Contents,
+    Origin,
+    encode,
+    letter_of,
+    offsets_found,
+    pack,
+)
+from kbroker.share.effects import DeadLetter
 
 READ_BYTES: Final = 1 << 20
 """How much of a log one read returns, for copies of records and in search of dead letters; a larger
@@ -37,6 +46,9 @@ may hold large records."""
 _EVERYTHING = (1 << 63) - 1
 _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
+
+
+NEEDS_KEYS: Final = "topic {} is compacted, and their dead letters have no key"
 
 
 class NoDeadLetter(NamedTuple):
@@ -141,6 +153,27 @@ class DeadLetterWriter:
             else:
                 written.offsets.update(offsets)
         return written
+
+
+def origin_at(group_id: str, source: Partition, offset: int, letter: DeadLetter) -> Origin:
+    return Origin(
+        source.topic_name,
+        source.log.partition,
+        offset,
+        group_id,
+        letter.delivery_count,
+        MESSAGES[letter.cause],
+    )
+
+
+def without_key(
+    rules: BatchRules, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
+) -> set[int]:
+    """The offsets whose dead letters a compacted topic refuses, as their letters have no key."""
+    if not rules.needs_keys:
+        return set()
+    keyed = {offset for offset, record in records.items() if record.key is not None}
+    return {each.offset for each in origins if not contents.key_and_value or each.offset not in keyed}
 
 
 async def encode_letters(

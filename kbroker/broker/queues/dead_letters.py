@@ -43,14 +43,17 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.dead_letter_writer import (
+    NEEDS_KEYS,
     CannotCopy,
     DeadLetterWriter,
     NoDeadLetter,
     NotYet,
     Portion,
     encode_letters,
+    origin_at,
     read_records,
     search,
+    without_key,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.share_partitions import SharePartitions
@@ -58,7 +61,6 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.settings.queue import QUEUE_RETENTION
-from kbroker.share.dead_letter import MESSAGES, Origin
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.share.runs import runs_of
@@ -423,17 +425,21 @@ class DeadLetters(DeadLetterHooks):
         if queue.contents.key_and_value and self._is_kept_for_groups(work):
             work.stuck.update(portion.unread)
         origins = [
-            _origin(work.key, loaded.partition, offset, causes[offset])
+            origin_at(work.key[0], loaded.partition, offset, causes[offset])
             for offset in causes
             if offset <= portion.last_offset and offset not in work.stuck
         ]
+        keyless = without_key(target.topic.rules, origins, portion.records, queue.contents)
+        if keyless:
+            self._counters(work).refuse(str(work), NEEDS_KEYS.format(queue.topic), len(keyless))
+            origins = [each for each in origins if each.offset not in keyless]
         batches = await encode_letters(target.topic.rules, origins, portion.records, queue.contents)
         if loaded.gone:
             return set(), None
         written = await self._writer.append(target, batches)
         without_copy = sum(offset not in portion.records for offset in written.offsets)
         self._counters(work).written(str(work), written, without_copy if queue.contents.key_and_value else 0)
-        return written.offsets, written.error
+        return written.offsets | keyless, written.error
 
     def _is_kept_for_groups(self, work: _Work) -> bool:
         """Whether the topic keeps its records only until the group is done with them. Then a dead
@@ -484,12 +490,6 @@ def _each(letters: Sequence[DeadLetter]) -> Iterator[tuple[int, DeadLetter]]:
     for letter in letters:
         for offset in range(letter.first_offset, letter.last_offset + 1):
             yield offset, letter
-
-
-def _origin(key: Key, source: Partition, offset: int, letter: DeadLetter) -> Origin:
-    return Origin(
-        source.topic_name, source.log.partition, offset, key[0], letter.delivery_count, MESSAGES[letter.cause]
-    )
 
 
 def _report_left_cursor(error: Exception | None) -> None:

@@ -85,7 +85,7 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
     """Raises CorruptPayload."""
     payload = None
     if not (schedules and MARK in (payload := bytes(records_payload(stored, header)))):
-        if header.is_log_append_time:
+        if header.is_log_append_time and header.record_count > header.last_offset_delta:
             return BatchTimes(header.max_timestamp_ms)
         schedules = False
     deltas, each = array("i"), array("q")
@@ -97,7 +97,8 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
         # A record with a delay may have no timestamp, or an extreme one.
         each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))
     earliest_ms = min(each, default=_NEVER)
-    if max(each, default=_NEVER) == earliest_ms:
+    # In a batch with holes only the records have times, as nothing expires that is not there.
+    if max(each, default=_NEVER) == earliest_ms and len(each) > header.last_offset_delta:
         return BatchTimes(earliest_ms)
     return BatchTimes(earliest_ms, deltas, each)
 

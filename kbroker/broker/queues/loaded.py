@@ -14,6 +14,7 @@ from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.committed import CommittedLog
 from kbroker.broker.queues.sliced_batches import TakenRecords, walk
+from kbroker.broker.queues.sparse_batches import SparseBatches
 from kbroker.errors import KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import Persist, ShareSettings
@@ -31,7 +32,7 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "committed", "engine", "error", "gone", "is_parked_turn", "key", "metrics",
-        "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
+        "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled", "sparse",
         "to_save", "turns", "visible", "waiters", "walk",
     )  # fmt: skip
 
@@ -54,6 +55,7 @@ class LoadedSharePartition:
         self.plan_ends: trio.Event | None = None
         """Set when the fetch that chooses parked records now has read them."""
         self.records = TakenRecords()
+        self.sparse = SparseBatches()
         self.scanner: Waiter | None = None
         """Wakes the task that inspects records before members get them (scanner.py)."""
         self.is_parked_turn = True

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
 from kbroker.broker.queues.sliced_batches import Walked, walk
+from kbroker.broker.queues.sparse_batches import is_sparse, runs_in
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
 from kbroker.share.parking import Parking
@@ -86,7 +87,13 @@ async def plan_parked(
             each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each)
         )
         here = [leader, *islice(followers, room - len(offsets) - 1)]
+        gone = _gone_from(stored, here, opener)
+        if gone:
+            lost += gone
+            here = [each for each in here if each not in gone]
         taken.update(here)
+        if not here:
+            continue
         offsets += here
         batches.append(batch)
         max_bytes -= len(stored)
@@ -144,6 +151,14 @@ async def parked_batch(
 
 def _walked(offset: int, record: bytes | None) -> Walked | None:
     return None if record is None else (offset, offset, False, memoryview(record), 0, len(record))
+
+
+def _gone_from(stored: memoryview, offsets: Sequence[int], opener: BatchOpener) -> list[int]:
+    """Those of the offsets whose records compaction has removed from their batch."""
+    runs = runs_in(stored, opener) if is_sparse(stored, 0) else None
+    if runs is None:
+        return []
+    return [each for each in offsets if not any(first <= each <= last for first, last in runs)]
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:

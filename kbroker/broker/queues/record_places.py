@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from kio._kio_native import read_signed_varint
@@ -103,6 +104,17 @@ class Places:
         if number != record_count:
             raise ValueError(f"{number} records, not {record_count}")
         self._deltas, self._positions = deltas, positions
+
+
+def deltas_of(payload: bytes | memoryview, record_count: int, last_delta: int) -> Iterator[int]:
+    """The offset deltas of all records. Raises one of UNWALKABLE."""
+    at_least, position = 0, 0
+    for _ in range(record_count):
+        delta, end = _delta_and_end(payload, position)
+        if not at_least <= delta <= last_delta or end > len(payload):
+            raise ValueError(f"record at byte {position} is not where it should be")
+        yield delta
+        at_least, position = delta + 1, end
 
 
 def _delta_and_end(payload: bytes | memoryview, position: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -30,6 +30,7 @@ from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.saving import Saving
 from kbroker.broker.queues.schedules import Schedules, due_now, looked_at
 from kbroker.broker.queues.sliced_batches import Walked, control_of
+from kbroker.broker.queues.sparse_batches import Runs, holes_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import read_header
@@ -208,15 +209,16 @@ class Scanner:
         if not batches:
             return self._end_learning(loaded, engine, offset)
         async with self._lookup.of(loaded, engine.key_order) as lookup:
-            due, hashes = await self._schedules(loaded, batches, engine.settings, known)
-            last = min(offset + most - 1, batches[-1][1])
+            due, hashes, runs = await self._schedules(loaded, batches, engine.settings, known)
+            last = min(max(offset, batches[0][0]) + most - 1, batches[-1][1])
             await lookup.ask(engine, hashes, offset, last)
             if loaded.gone or engine.scan_from() != offset or engine.key_order is not lookup.order:
                 return True  # Another task has moved the window meanwhile.
-            persist = self._scanned(loaded, engine, offset, last, batches, due, lookup.keys)
+            persist = self._scanned(loaded, engine, offset, last, batches, due, runs, lookup.keys)
         if persist is not None:
             await self._save(loaded, persist)
-        return True
+        # Behind a long hole nothing fits into the window before the SPSO has passed.
+        return engine.scan_from() != offset
 
     async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         """A change that was not saved may keep a key waiting, and so may parked records whose keys
@@ -245,10 +247,21 @@ class Scanner:
         last: int,
         batches: list[Walked],
         due: list[tuple[int, int]],
+        runs: Mapping[int, Runs],
         keys: Keys | None,
     ) -> Persist | None:
-        data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
+        data: list[tuple[int, int]] = []
         control = control_of(batches, last)
+        for batch in batches:
+            if batch[2] or batch[0] > last:
+                continue
+            here = runs.get(batch[0], [(batch[0], batch[1])])
+            data += [(first, min(end, last)) for first, end in here if first <= last]
+            control += [
+                hole._replace(last_offset=min(hole.last_offset, last))
+                for hole in holes_of(batch[0], batch[1], here)
+                if hole.first_offset <= last
+            ]
         scheduled = [each for each in due if offset <= each[0] <= last]
         persist = engine.scanned(
             offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
@@ -272,11 +285,12 @@ class Scanner:
         batches: list[Walked],
         settings: ShareSettings,
         known: dict[tuple[int, int], Schedules],
-    ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
-        """The schedules and keys of these batches. A long batch takes several turns, and is opened
+    ) -> tuple[list[tuple[int, int]], list[BatchKeys], dict[int, Runs]]:
+        """The schedules and keys of these batches, and the runs of records of those with holes. A long batch takes several turns, and is opened
         in the first one."""
         due: list[tuple[int, int]] = []
         hashes: list[BatchKeys] = []
+        runs: dict[int, Runs] = {}
         opened = 0
         keys = []
         for base_offset, _, is_control, view, start, end in batches:
@@ -298,11 +312,13 @@ class Scanner:
                 self._report(loaded, known[key].odd)
             found = known[key]
             due += found.due
+            if found.runs is not None:
+                runs[base_offset] = found.runs
             if found.keys is not None:
                 hashes.append(found.keys)
         for key in known.keys() - set(keys[-1:]):
             del known[key]
-        return due, hashes
+        return due, hashes, runs
 
     def _report_delay(self, loaded: LoadedSharePartition, error: Exception) -> None:
         if self._reports.times(loaded.key, trio.current_time()):

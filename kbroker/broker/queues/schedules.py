@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.broker.queues.sliced_batches import Walked
+from kbroker.broker.queues.sparse_batches import Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import read_header, records_payload, stored_records
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.record_keys import BatchKeys, keys_of
@@ -22,11 +23,13 @@ from kbroker.share.runs import joined_runs
 
 class Schedules(NamedTuple):
     """One batch: `due` has the offsets of records that are due later, and their due times; `odd`
-    counts malformed schedules; `keys` are given where they matter."""
+    counts malformed schedules; `keys` are given where they matter, and `runs` of offsets with
+    records for a batch with holes."""
 
     due: list[tuple[int, int]]
     odd: Counter[Oddity]
     keys: BatchKeys | None = None
+    runs: Runs | None = None
 
 
 def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
@@ -56,6 +59,8 @@ def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Sche
         return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
     if settings.schedules:
         found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
+    if is_sparse(stored, 0):
+        found = found._replace(runs=runs_of_payload(payload, header))
     return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
 
 

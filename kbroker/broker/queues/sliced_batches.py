@@ -40,6 +40,7 @@ from typing import NamedTuple, TypeAlias
 
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
 from kbroker.broker.queues.record_places import UNWALKABLE, Places
+from kbroker.broker.queues.sparse_batches import is_sparse
 from kbroker.formats.batches import (
     CODEC_AT,
     CODEC_MASK,
@@ -62,8 +63,8 @@ _COPY_BELOW_BYTES = 4 << 10
 
 
 class StoredBatch(NamedTuple):
-    """Where a record batch is in the bytes that were read. Control batches are not delivered
-    (KIP-98, and the broker's own)."""
+    """Where a record batch is in the bytes that were read. `is_control`: it is not delivered, as it
+    is a control batch (KIP-98, or the broker's own), or compaction has left no record in it."""
 
     base_offset: int
     last_offset: int
@@ -73,10 +74,10 @@ class StoredBatch(NamedTuple):
     end: int
 
 
-_unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
-"""The needed header fields: base offset, length, magic, attributes, last offset delta."""
-producer_of = struct.Struct(">21xh20xq").unpack_from
-"""Attributes and producer id of a batch header."""
+_unpack_batch = struct.Struct(">qi4xb4xhi30xi").unpack_from
+"""The needed header fields: base offset, length, magic, attributes, last offset delta, count."""
+producer_of = struct.Struct(">21xh20xq6xi").unpack_from
+"""Attributes, producer id and record count of a batch header."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _base_offset, _last_offset = itemgetter(0), itemgetter(1)
 
@@ -87,13 +88,14 @@ only the offsets are used, and creating a StoredBatch for each would add half to
 
 def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
     """The first batches of `views`, as many as contain `wanted` offsets. The result is that of
-    iter_possible() in stored_batches.py, with only two calls for each."""
+    iter_possible() in stored_batches.py, with only two calls for each. The offsets are counted from
+    the first batch on if compaction has removed those before it."""
     batches: list[Walked] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
         last, at, size = 0, 0, len(view)
         while at + HEADER_SIZE <= size:
-            base_offset, length, magic, attributes, last_delta = _unpack_batch(view, at)
+            base_offset, length, magic, attributes, last_delta, count = _unpack_batch(view, at)
             end = at + length + LENGTH_END
             if (
                 magic != MAGIC
@@ -104,9 +106,12 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
             ):
                 break
             if base_offset >= beyond:
-                return batches
+                if batches:
+                    return batches
+                beyond = base_offset + wanted
             least_offset = base_offset + last_delta + 1
-            batches.append((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end))
+            is_control = attributes & CONTROL != 0 or not count
+            batches.append((base_offset, least_offset - 1, is_control, view, at, end))
             last, at = at, end
         if at < size:  # Either the bytes here are not a batch, or the length of the previous batch is wrong.
             if at and not crc_is_valid(view, last, read_header(view, last)):
@@ -117,12 +122,17 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
 
 def control_of(batches: Sequence[Walked], last: int) -> list[Control]:
     """The batches that members never get, up to offset `last`. Those of a producer are markers, or
-    belong to an aborted transaction."""
+    belong to an aborted transaction. Those without records are finished as well."""
     return [
-        Control(first, min(end_offset, last), producer_of(view, start)[1] >= 0)
+        Control(first, min(end_offset, last), _is_finished(view, start))
         for first, end_offset, is_control, view, start, _ in batches
         if is_control and first <= last
     ]
+
+
+def _is_finished(view: memoryview, start: int) -> bool:
+    _, producer_id, record_count = producer_of(view, start)
+    return producer_id >= 0 or not record_count
 
 
 def whole_batches(
@@ -171,7 +181,7 @@ def front_of(
     way. `acquirable(first, last)`: how many of these offsets are free for a member, which takes up
     to `room`.
 
-    A batch that is taken whole or not at all need not be opened. If the engine takes less than is
+    A batch that is taken whole or not at all need not be opened, unless it has holes. If the engine takes less than is
     expected here (throttling), an unopened batch is sent whole, and nothing is lost. A batch that
     could not be opened is sent whole in an answer of its own, because librdkafka acknowledges all
     records behind a batch that it cannot read as gaps."""
@@ -184,7 +194,7 @@ def front_of(
         wanted = min(acquirable(base_offset, last_offset), room - taken)
         if wanted and view[start + CODEC_AT] & CODEC_MASK:
             opened = opener.find(base_offset, read_header(view, start).crc)
-            if opened is None and wanted <= last_offset - base_offset:
+            if opened is None and (wanted <= last_offset - base_offset or is_sparse(view, start)):
                 opened = opener.open_quickly(view[start:end])
                 if opened is None:
                     return Front(number) if taken else Front(0, number)
