@@ -50,8 +50,9 @@ async def finish(member: Member, key: Key, answer: Any) -> list[int]:
         (first, last, [ACCEPT if offset in there else GAP for offset in range(first, last + 1)])
         for first, last, _ in acquired(answer)
     ]
-    answer = await member.acknowledge({key: acks})
-    assert rows(answer)[key].error_code == 0
+    if acks:
+        answer = await member.acknowledge({key: acks})
+        assert rows(answer)[key].error_code == 0
     taken = [range(first, last + 1) for first, last, _ in acks]
     return sorted(offset for offset in there if any(offset in each for each in taken))
 
