@@ -69,9 +69,10 @@ def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
 def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
     """The records that a read at `offset` returned are AVAILABLE. Offsets between the batches are
     holes that the log does not have."""
-    last_allowed = window.start_offset + MAX_SPAN - 1
     for first, last, *_ in batches:
-        first, last = max(first, offset, window.start_offset), min(last, last_allowed)
+        first = max(first, offset, window.start_offset)
+        # An empty window begins with the first record, whatever hole is before it.
+        last = min(last, (window.start_offset if window.states else first) + MAX_SPAN - 1)
         if window.states and first <= window.end_offset:
             _fill_holes(window, first, min(last, window.end_offset))
             first = window.end_offset + 1

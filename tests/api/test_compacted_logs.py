@@ -150,8 +150,13 @@ async def test_a_producer_goes_on_after_a_kill(connect: Connect, engine: str) ->
         await forget_snapshots(client)
         states = client.partition("orders").producers
         assert states is not None
-        assert {each.producer_id: each.batches[-1].last_sequence for each in states.confirmed()} == {1: 4, 2: 1}
-        await put(client, keyed("d", producer=ProducerInfo(1, 0, 5)), keyed("e", producer=ProducerInfo(2, 0, 2)))
+        assert {each.producer_id: each.batches[-1].last_sequence for each in states.confirmed()} == {
+            1: 4,
+            2: 1,
+        }
+        await put(
+            client, keyed("d", producer=ProducerInfo(1, 0, 5)), keyed("e", producer=ProducerInfo(2, 0, 2))
+        )
 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
@@ -201,4 +206,3 @@ async def test_an_emptied_marker_is_replayed(connect: Connect) -> None:
         states = client.partition("orders").producers
         assert states is not None
         assert [(each.producer_id, each.producer_epoch) for each in states.confirmed()] == [(9, 4)]
-

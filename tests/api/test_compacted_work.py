@@ -67,14 +67,13 @@ async def test_a_parked_record_is_compacted_away(connect: Connect, every_engine:
         await member.acknowledge({key: [(0, 2, [RELEASE])]})
         assert parked(client, key) == 3
         await compact(client)
-        found = await member.fetch(wait_ms=5000, share_acquire_mode=1)
-        assert sent(found) == [3, 4]
-        again = await member.fetch(wait_ms=5000, share_acquire_mode=1)
-        assert acquired(again) == [(0, 0, 2), (2, 2, 2)]
-        assert sent(again) == [0, 2]
-        await finish(member, key, found)
-        await finish(member, key, again)
-        await until(lambda: parked(client, key) == 0)
+        came: list[int] = []
+        with trio.fail_after(20):
+            while len(came) < 4 or parked(client, key):
+                answer = await member.fetch(wait_ms=200, share_acquire_mode=1)
+                came += sent(answer)
+                await finish(member, key, answer)
+        assert sorted(came) == [0, 2, 3, 4]
         assert engine_of(client, key).start_offset == 5
 
 
@@ -143,9 +142,7 @@ async def test_scans_pass_a_long_hole(connect: Connect, group: str, offsets: int
         assert found == [0, offsets + 1, offsets + 2]
 
 
-async def test_only_records_that_are_there_expire(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_records_that_are_there_expire(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     async with connect() as client:
         key = await compacted_topic(client, group={**SCANS, "kbroker.queue.ttl.ms": "3600000"})
         await client.create_topic(QUEUE, 1, configs=ENABLED)

@@ -164,7 +164,8 @@ class CheckedQueue(QueueChecks):
             assert entries == []
             return 0
         for lost, rec in self.known.items():
-            if rec.state == AVAILABLE and offset <= lost < batches[0][0]:
+            is_read = offset <= lost <= batches[-1][1]
+            if rec.state == AVAILABLE and is_read and not any(b[0] <= lost <= b[1] for b in batches):
                 rec.state, rec.due_ms = ARCHIVED, 0
         taken = self._check_entries(entries, batches, member)
         if mode is AcquireMode.RECORD_LIMIT:
