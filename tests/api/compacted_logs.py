@@ -1,5 +1,5 @@
-"""Logs with the holes that compaction leaves, in an in-process broker: each batch is a segment, so a
-pass may clean all but the last one."""
+"""Logs with the holes that compaction leaves, in an in-process broker: each batch is a segment, so
+a pass may clean all but the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share groups over the holes of a compacted log: acquisition, acknowledgement, the start offset."""
+"""Share groups over the holes of a compacted log: acquisition, acknowledgement, start offset."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.api.compacted_logs import (
     put_sparse,
 )
 from tests.api.conftest import Client, Connect
+from tests.api.dead_letter_queues import set_up_topic
 from tests.api.share_consumers import ACCEPT, GAP, RELEASE, Member, acquired, batches, rows, sent
 from tests.api.test_parked_records import engine_of
 
@@ -227,6 +228,25 @@ async def test_a_held_record_is_compacted_away(connect: Connect, every_engine: s
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_the_policy_changes_while_a_group_reads(connect: Connect, mode: int) -> None:
+    async with connect() as client:
+        key = await compacted_topic(client)
+        await put(client, keyed("a"), keyed("b"), keyed("a"), keyed("z"))
+        member, found = Member(client, "M1"), list[int]()
+        found += await finish(member, key, await take(member, key, mode, 1))
+        for policy in ("delete", "compact", "compact,delete"):
+            await set_up_topic(client, "orders", {"cleanup.policy": policy})
+            await compact(client)
+            assert ((0, 0, [0]) in layout(client)) is (policy == "delete")
+            await put(client, keyed("b"), keyed("z"))
+            found += await finish(member, key, await take(member, key, mode, 1))
+        found += await read_all(client, key, mode, 500, "M2")
+        assert found == sorted(set(found))
+        assert {offset for _, _, offsets in layout(client) for offset in offsets} <= set(found)
+        assert lag_of(client, key) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_restart_in_the_middle(connect: Connect, every_engine: str, mode: int) -> None:
     if every_engine == "memory":
         pytest.skip("it forgets")
@@ -236,7 +256,8 @@ async def test_a_restart_in_the_middle(connect: Connect, every_engine: str, mode
         member = Member(client, "M1")
         answer = await take(member, key, 1)
         assert sent(answer) == [0, 2, 3, 8, 10, 12, 13, 14]
-        await member.acknowledge({key: [(10, 10, [ACCEPT]), (3, 3, [RELEASE]), (0, 0, [ACCEPT])]})
+        answer = await member.acknowledge({key: [(0, 0, [ACCEPT]), (3, 3, [RELEASE]), (10, 10, [ACCEPT])]})
+        assert rows(answer)[key].error_code == 0
     async with connect(every_engine) as client:
         assert await read_all(client, key, mode, 500) == [2, 3, 8, 12, 13, 14]
         assert engine_of(client, key).start_offset == 15
