@@ -14,6 +14,7 @@ from kbroker.formats.batches import ProducerInfo, iter_headers
 from kbroker.formats.compacted_batches import DELETE_HORIZON
 from kbroker.formats.state import ProducerSnapshotKey
 from kbroker.formats.transactions import MarkerType
+from kbroker.inspection.topics import inspect
 from kbroker.metrics_export import share_numbers
 from tests.api.compacted_logs import COMPACTED, compact, compacted_topic, keyed, layout, put, put_sparse
 from tests.api.conftest import Client, Connect
@@ -120,6 +121,20 @@ async def test_delete_records(connect: Connect, policy: str, code: int) -> None:
         start = 6 if code == 0 else 0
         assert client.partition("orders").log_start_offset == start
         assert (await offset(client, EARLIEST, topic="orders"))[1] == start
+
+
+async def test_an_inspection_finds_no_damage(connect: Connect, every_engine: str) -> None:
+    async with connect(every_engine) as client:
+        await compacted_topic(client)
+        await put_sparse(client)
+        for producer in range(2):
+            await put(client, keyed("a", "a", producer=ProducerInfo(producer, 0, 0)))
+        await put(client, keyed("a"), keyed("z"))
+        await compact(client)
+        assert sum(not offsets for _, _, offsets in layout(client)) == 2
+        report = inspect(client.broker.log_store, client.broker.state_store, check_batches=True)
+        assert report.problems == []
+        assert report.bytes_checked > 0
 
 
 async def forget_snapshots(client: Client) -> None:

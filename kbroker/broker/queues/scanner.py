@@ -286,8 +286,8 @@ class Scanner:
         settings: ShareSettings,
         known: dict[tuple[int, int], Schedules],
     ) -> tuple[list[tuple[int, int]], list[BatchKeys], dict[int, Runs]]:
-        """The schedules and keys of these batches, and the runs of records of those with holes. A long batch takes several turns, and is opened
-        in the first one."""
+        """The schedules and keys of these batches, and the runs of records of those with holes. A
+        long batch takes several turns, and is opened in the first one."""
         due: list[tuple[int, int]] = []
         hashes: list[BatchKeys] = []
         runs: dict[int, Runs] = {}

@@ -183,8 +183,8 @@ def front_of(
 
     A batch that is taken whole or not at all need not be opened, unless it has holes. If the engine
     takes less than is expected here (throttling), an unopened batch is sent whole, and nothing is
-    lost. A batch that could not be opened is sent whole in an answer of its own, because librdkafka acknowledges all
-    records behind a batch that it cannot read as gaps."""
+    lost. A batch that could not be opened is sent whole in an answer of its own, because librdkafka
+    acknowledges all records behind a batch that it cannot read as gaps."""
     taken = 0
     for number, (base_offset, last_offset, is_control, view, start, end) in enumerate(batches):
         if taken >= room:
