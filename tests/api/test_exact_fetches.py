@@ -33,7 +33,6 @@ from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import (
     ACCEPT,
-    GAP,
     RELEASE,
     Member,
     acquired,
