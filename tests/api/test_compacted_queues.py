@@ -44,8 +44,8 @@ def lag_of(client: Client, key: Key) -> int:
 
 
 async def finish(member: Member, key: Key, answer: Any) -> list[int]:
-    """Acknowledge as clients do: what is there is accepted, what is not is a gap. Returns what was
-    there."""
+    """Acknowledge as clients do: records are accepted, missing offsets are gaps. Returns the
+    offsets of the records."""
     there = set(sent(answer))
     acks = [
         (first, last, [ACCEPT if offset in there else GAP for offset in range(first, last + 1)])
@@ -135,7 +135,7 @@ async def test_empty_batches_are_not_handed_out(connect: Connect, every_engine: 
 
 
 async def test_an_empty_batch_at_the_end(connect: Connect, every_engine: str) -> None:
-    """It is where the group goes on."""
+    """The group continues behind it."""
     async with connect(every_engine) as client:
         key = await compacted_topic(client)
         await put(client, keyed("a"), keyed("b"), keyed("a", producer=ProducerInfo(1, 0, 0)))
@@ -190,7 +190,7 @@ async def test_a_long_hole_at_the_start(connect: Connect, mode: int) -> None:
 @pytest.mark.parametrize("how", ["batch", "record", "emptied"])
 async def test_a_released_record_is_compacted_away(
     connect: Connect, every_engine: str, mode: int, how: str
-) -> None:  # ISO-8
+) -> None:  # ISO-9
     producer = ProducerInfo(1, 0, 0)
     log = {
         "batch": [keyed("k"), keyed("gone"), keyed("l")],
@@ -213,7 +213,9 @@ async def test_a_released_record_is_compacted_away(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_held_record_is_compacted_away(connect: Connect, every_engine: str, mode: int) -> None:
+async def test_a_held_record_is_compacted_away(  # ISO-8
+    connect: Connect, every_engine: str, mode: int
+) -> None:
     async with connect(every_engine) as client:
         key = await compacted_topic(client)
         await put(client, keyed("a"), keyed("b"), keyed("z"))

@@ -8,7 +8,7 @@ record that has left the log is a batch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -83,10 +83,7 @@ async def plan_parked(
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if not can_be_cut and batches:
             break
-        followers = (
-            each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each)
-        )
-        here = [leader, *islice(followers, room - len(offsets) - 1)]
+        here = [leader, *islice(_ready_beside(leader, batch, parking), room - len(offsets) - 1)]
         gone = _gone_from(stored, here, opener)
         if gone:
             lost += gone
@@ -100,6 +97,11 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
+
+
+def _ready_beside(leader: int, batch: Walked, parking: Parking) -> Iterator[int]:
+    """The other records of the batch that are due."""
+    return (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
 
 
 async def _read_with_next(

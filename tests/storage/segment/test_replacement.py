@@ -131,7 +131,7 @@ def crash_at_each(tmp_path: Path, name: str, syncs: int, every: int) -> None:
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_bad_index_of_a_replaced_segment(directory: Path, name: str) -> None:
-    """It is made anew, with the same end."""
+    """It is rebuilt, with the same end."""
     store = prepare(directory)
     replace(store, LOG, 30, CONTENTS[name])
     crash(store)
@@ -167,7 +167,7 @@ def test_no_space_anywhere(directory: Path, name: str) -> None:
 
 @pytest.mark.parametrize("operation", ["fdatasync", "fsync_dir", "rename", "unlink"])
 def test_any_other_error_stops_the_store(directory: Path, operation: str) -> None:
-    """Wherever it happens. Reading goes on; after a restart the old or the new contents are
+    """Wherever it happens. Reading continues; after a restart the old or the new contents are
     there."""
     for after in itertools.count():
         files = FaultyFiles()
