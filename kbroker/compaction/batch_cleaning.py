@@ -14,8 +14,8 @@ Batches of which all records stay are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from kbroker.compaction.offset_map import OffsetMap
 from kbroker.compaction.transactions import SeenTransactions
@@ -28,6 +28,9 @@ from kbroker.formats.compacted_batches import (
     rebuilt,
 )
 from kbroker.formats.transactions import is_marker
+
+_LATEST_MS: Final = (1 << 63) - 1
+_LATEST_HORIZON_MS: Final = 1 << 62
 
 
 class LastOfProducer(NamedTuple):
@@ -62,10 +65,11 @@ class CleaningPass:
         header = read_header(batch)
         if header.is_control:
             return self._clean_marker(batch, header)
-        if self._transactions.is_aborted(header):
-            self.removed_records += header.record_count
-            return self._without_records(header)
+        is_aborted = self._transactions.is_aborted(header)
         if not header.record_count:
+            return batch if self._must_stay(header) else None
+        if is_aborted:
+            self.removed_records += header.record_count
             return self._without_records(header)
         payload = bytes(records_payload(batch, header))
         records = list(iter_stored(payload, header))
@@ -75,7 +79,7 @@ class CleaningPass:
             return self._without_records(header)
         horizon_ms = None
         if delete_horizon_ms(header) is None and any(each.is_tombstone for each in staying):
-            horizon_ms = self._horizon_ms()
+            horizon_ms = self._horizon_ms(header, staying)
         if horizon_ms is None and len(staying) == len(records):
             return batch
         return rebuilt(header, payload, staying, horizon_ms=horizon_ms)
@@ -95,7 +99,7 @@ class CleaningPass:
         if not is_marker(header):
             return batch  # Control records of kbroker's own, which are found by their offsets.
         if not header.record_count:
-            return self._without_records(header)
+            return batch if self._must_stay(header) else None
         if not self._transactions.ends_empty(header):
             return batch
         self.empty_markers.append(header.base_offset)
@@ -103,12 +107,16 @@ class CleaningPass:
         if horizon_ms is None:
             payload = bytes(records_payload(batch, header))
             records = list(iter_stored(payload, header))
-            return rebuilt(header, payload, records, horizon_ms=self._horizon_ms())
+            horizon_ms = self._horizon_ms(header, records)
+            return rebuilt(header, payload, records, horizon_ms=horizon_ms)
         return batch if self._rules.now_ms < horizon_ms else self._without_records(header)
 
     def _without_records(self, header: BatchHeader) -> bytes | None:
+        return emptied(header) if self._must_stay(header) else None
+
+    def _must_stay(self, header: BatchHeader) -> bool:
         is_last = header.last_offset + 1 == self._rules.end_offset
-        return emptied(header) if is_last or self._is_last_of_producer(header) else None
+        return is_last or self._is_last_of_producer(header)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._rules.producers.get(header.producer_id) if header.has_producer else None
@@ -118,5 +126,9 @@ class CleaningPass:
             return header.last_offset == last.data_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    def _horizon_ms(self) -> int:
-        return self._rules.now_ms + self._rules.delete_retention_ms
+    def _horizon_ms(self, header: BatchHeader, records: Sequence[StoredRecord]) -> int | None:
+        """None if the times of the records cannot be stored beside it: a tombstone then stays."""
+        horizon_ms = min(self._rules.now_ms + self._rules.delete_retention_ms, _LATEST_HORIZON_MS)
+        shift_ms = header.base_timestamp_ms - horizon_ms
+        fits = all(abs(each.timestamp_delta + shift_ms) <= _LATEST_MS for each in records)
+        return horizon_ms if fits else None

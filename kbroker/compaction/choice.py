@@ -70,7 +70,10 @@ def cleanable(
     first_dirty = cleaned_to if start <= cleaned_to <= segments[-1].end_offset else start
     found: list[SegmentInfo] = []
     for segment in segments[:-1]:
-        is_young = settings.min_lag_ms > 0 and segment.max_timestamp_ms > now_ms - settings.min_lag_ms
+        is_young = settings.min_lag_ms > 0 and (
+            segment.max_timestamp_ms > now_ms - settings.min_lag_ms
+            or (segment.max_timestamp_ms < 0 and segment.size_bytes > 0)  # without a time
+        )
         if is_young or segment.end_offset > protected_from:
             break
         found.append(segment)

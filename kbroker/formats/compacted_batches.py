@@ -12,7 +12,7 @@ field.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from kio.serial.errors import BufferUnderflow
@@ -33,6 +33,9 @@ from kbroker.formats.compression import Codec, CorruptPayload, compress
 
 DELETE_HORIZON = 0x40
 """The attribute of batches whose base timestamp is a delete horizon."""
+
+
+_LATEST_MS: Final = (1 << 63) - 1
 
 
 class StoredRecord(NamedTuple):
@@ -64,6 +67,8 @@ def iter_stored(payload: bytes, header: BatchHeader) -> Iterator[StoredRecord]:
             if length <= 0 or end > len(payload):
                 raise ValueError("record length beyond the batch")
             timestamp_delta, after_time = varlong(payload, at + 1)
+            if not -_LATEST_MS <= header.base_timestamp_ms + timestamp_delta <= _LATEST_MS:
+                raise ValueError("a time beyond 64 bits")
             offset_delta, at = long_varint(payload, after_time)
             if not least <= offset_delta <= header.last_offset_delta:
                 raise ValueError(f"offset delta {offset_delta}")

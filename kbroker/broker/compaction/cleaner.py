@@ -8,7 +8,8 @@ alone until the broker restarts, and counted (`uncleanable`). A full disk lets i
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +20,7 @@ import trio
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.compaction.log_pass import LogPass, LogRemoved, PassLimits, PassResult
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.producer_recovery import can_replay_from, snapshot_changes
 from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.clock import wall_clock_ms
 from kbroker.compaction.choice import Cleanable, CompactionSettings, cleanable
@@ -81,14 +83,34 @@ class LogCleaner:
     async def run(self) -> None:
         while True:
             await trio.sleep(self._config["log.cleaner.backoff.ms"] / 1000)
-            await self.clean_all()
+            if self._log_store.replaces:  # The broker's default policy may ask for more.
+                await self.clean_all()
 
     async def clean_all(self) -> None:
         """Passes over all logs that are due, each at most once."""
         done: set[Partition] = set()
         while (chosen := await self._choose(done)) is not None:
             done.add(chosen.partition)
-            await self._clean(chosen)
+            with self._errors_of(chosen.partition):
+                await self._clean(chosen)
+
+    @contextmanager
+    def _errors_of(self, partition: Partition) -> Iterator[None]:
+        """An error concerns one log, and must not end the broker."""
+        try:
+            yield
+        except LogRemoved:
+            pass
+        except (KafkaError, NoSpace, StoreFailed) as error:
+            if not partition.deleted:
+                logger.warning("compaction of %s has to wait: %s", _name(partition), error)
+        except CorruptPayload as error:
+            self._uncleanable[partition] = str(error)
+            logger.error("%s is not compacted any more: %s", _name(partition), error)
+        except Exception as error:
+            if not partition.deleted:
+                self._uncleanable[partition] = str(error)
+                logger.exception("%s is not compacted any more", _name(partition))
 
     async def _choose(self, done: set[Partition]) -> _Candidate | None:
         now_ms, due = wall_clock_ms(), list[_Candidate]()
@@ -100,10 +122,11 @@ class LogCleaner:
             for partition in topic.partitions:
                 if partition.deleted or partition in self._uncleanable:
                     continue
-                found = await self._cleanable(topic, partition, settings, now_ms)
-                self._counts.dirty_ratio = max(self._counts.dirty_ratio, found.dirty_ratio)
-                if partition not in done and found.is_due(settings, now_ms):
-                    due.append(_Candidate(partition, found, settings))
+                with self._errors_of(partition):
+                    found = await self._cleanable(topic, partition, settings, now_ms)
+                    self._counts.dirty_ratio = max(self._counts.dirty_ratio, found.dirty_ratio)
+                    if partition not in done and found.is_due(settings, now_ms):
+                        due.append(_Candidate(partition, found, settings))
         return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
 
     async def _cleanable(
@@ -125,11 +148,7 @@ class LogCleaner:
         """The lowest offset that a share group has not finished, if the topic protects it."""
         if topic.config[QUEUE_RETENTION] == "time":
             return partition.high_watermark
-        try:
-            return min((partition.high_watermark, *(await self._holders(partition)).values()))
-        except KafkaError as error:
-            logger.warning("compaction of %s has to wait: %s", _name(partition), error)
-            return 0
+        return min((partition.high_watermark, *(await self._holders(partition)).values()))
 
     async def _clean(self, chosen: _Candidate) -> None:
         partition = chosen.partition
@@ -143,33 +162,36 @@ class LogCleaner:
             self._log_commits,
             chosen.cleanable,
             limits,
-            partial(self._forget_aborted, partition),
+            partial(self._before_markers_go, partition),
         )
-        try:
-            await self._state_commits.perform(self._raise_format)
-            result = await one.run(wall_clock_ms(), chosen.settings.delete_retention_ms)
-            if not partition.deleted:
-                key = CleanedKey(*partition.log).encode()
-                await self._state_commits.commit([(key, Cleaned(result.cleaned_to).encode())])
-            self._report(partition, result)
-        except LogRemoved:
-            return
-        except CorruptPayload as error:
-            self._uncleanable[partition] = str(error)
-            logger.error("%s is not compacted any more: %s", _name(partition), error)
-        except (NoSpace, StoreFailed) as error:
-            logger.warning("compaction of %s has to wait: %s", _name(partition), error)
+        await self._state_commits.perform(self._raise_format)
+        result = await one.run(wall_clock_ms(), chosen.settings.delete_retention_ms)
+        if not partition.deleted:
+            key = CleanedKey(*partition.log).encode()
+            await self._state_commits.commit([(key, Cleaned(result.cleaned_to).encode())])
+        self._report(partition, result)
 
-    async def _forget_aborted(self, partition: Partition, markers: Sequence[int]) -> None:
-        """Durable before the markers go: a client that learns of the aborted transaction, and finds
-        no marker, takes all later records of the producer for aborted."""
-        states = await partition.load_producers()
-        gone = states.transactions.forget(markers)
-        if gone and not partition.deleted:
-            log = partition.log
-            keys = [AbortedKey(log.topic_id, log.partition, each.last_offset).encode() for each in gone]
-            await self._state_commits.commit([(key, None) for key in keys])
+    async def _before_markers_go(self, partition: Partition, markers: Sequence[int]) -> None:
+        """Durable on return, before the markers of these offsets go:
+
+        - Their aborted transactions are forgotten. A client that learns of one, and finds no
+          marker, takes all later records of the producer for aborted.
+        - A snapshot of the producers follows them. A replay that misses a marker would leave its
+          transaction open."""
+        log, store = partition.log, self._state_store
+        async with partition.moving_log_start:  # No snapshot may store a forgotten one again.
+            states = await partition.load_producers()
+            changes: list[Change] = []
+            if not can_replay_from(partition, store, max(markers) + 1):
+                oldest_ms = wall_clock_ms() - self._config["producer.id.expiration.ms"]
+                changes += await snapshot_changes(partition, store, oldest_ms)
+                await self._log_commits.flush()
+            if partition.deleted:
+                raise LogRemoved
+            keys = [AbortedKey(log.topic_id, log.partition, each).encode() for each in markers]
+            await self._state_commits.commit([*changes, *((key, None) for key in keys)])
             await self._state_commits.flush()
+            states.transactions.forget(markers)
 
     def _report(self, partition: Partition, result: PassResult) -> None:
         counts = self._counts

@@ -39,7 +39,8 @@ _thread: Final = trio.CapacityLimiter(1)
 
 
 class LogRemoved(Exception):
-    """The log, or the part that a pass works on, was removed meanwhile."""
+    """The log, or the part that a pass works on, was removed meanwhile; or its topic is not
+    compacted any more."""
 
 
 class PassResult(NamedTuple):
@@ -94,6 +95,8 @@ class LogPass:
     async def run(self, now_ms: int, delete_retention_ms: int) -> PassResult:
         """Raises LogRemoved, NoSpace, StoreFailed, and CorruptPayload for a batch that cannot be
         read; the log is then as good as before."""
+        # With durability `os`: a power cut must not take a new value, and the pass the old one.
+        await self._commits.flush()
         states = await self._partition.load_producers()
         start, end = self._cleanable.segments[0].base_offset, self._cleanable.end_offset
         aborted = list(states.transactions.aborted_in(start, end))
@@ -103,6 +106,8 @@ class LogPass:
         segments = [each for each in self._cleanable.segments if each.base_offset < self._latest.end_offset]
         for segment in segments:
             await self._clean(segment, cleaning)
+        if self._partition.deleted:
+            raise LogRemoved
         after = {each.base_offset: each.size_bytes for each in self._partition.segments()}
         return PassResult(
             self._latest.end_offset,
@@ -141,13 +146,14 @@ class LogPass:
 
     def _map(self, offset: int, end: int, seen: SeenTransactions) -> int | None:
         """Runs in a thread. Where the next step begins; None if the map is full."""
+        began = offset
         for view, position, header in self._batches(offset, end):
             if header.last_offset < self._cleanable.first_dirty:
                 continue
             if not add_keys(self._latest, seen, view, position):
                 return None
             offset = header.last_offset + 1
-        if offset == self._latest.end_offset:
+        if offset > began:
             return offset
         self._latest.end_offset = end  # A hole up to the end.
         return end
@@ -244,7 +250,7 @@ class LogPass:
 
     def _batches(self, offset: int, end: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
         """About STEP_BYTES of batches from `offset` on. Raises CorruptPayload for a wrong CRC."""
-        if self._partition.deleted:
+        if self._partition.deleted or not self._partition.topic.rules.needs_keys:
             raise LogRemoved
         for view in self._store.read(self._log, offset, max_bytes=STEP_BYTES, end_offset=end):
             covered = 0

@@ -168,6 +168,9 @@ class ProducerStates:
         """Record a marker of which compaction left the header only. It has ended nothing that is
         still in the log, and only its producer's epoch is known."""
         before = self._entries.get(header.producer_id)
+        if before is not None and before.open_from >= 0:
+            self.transactions.end(before.open_from, header.base_offset, is_abort=False)
+            before = self._entries[header.producer_id] = before._replace(open_from=-1)
         if before is None or before.producer_epoch < header.producer_epoch:
             coordinator_epoch = -1 if before is None else before.coordinator_epoch
             self._entries[header.producer_id] = Producer(
