@@ -27,6 +27,7 @@ from tests.api.share_consumers import (
     acquired,
     set_up_group,
 )
+from tests.metrics.compaction_metrics import compaction
 from tests.metrics.queue_metrics import jobs_that_wait, parts_of_compressed_batches
 from tests.metrics.transaction_metrics import transactions
 from tests.metrics.world import World, blocked, refusing, total
@@ -305,6 +306,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     commits,
     ordinary_groups,
     transactions,
+    compaction,
     parts_of_compressed_batches,
     consuming,
     long_jobs,

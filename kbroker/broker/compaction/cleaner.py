@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -36,7 +36,7 @@ from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogCleanerStatistics:
     """Counted since the start, except `uncleanable` (logs that cannot be cleaned) and `dirty_ratio`
     (the highest part of new bytes of a log, when the cleaner last looked)."""
@@ -77,8 +77,7 @@ class LogCleaner:
         self._counts = LogCleanerStatistics()
 
     def statistics(self) -> LogCleanerStatistics:
-        self._counts.uncleanable = len(self._uncleanable)
-        return self._counts
+        return replace(self._counts, uncleanable=len(self._uncleanable))
 
     async def run(self) -> None:
         while True:
@@ -114,7 +113,7 @@ class LogCleaner:
 
     async def _choose(self, done: set[Partition]) -> _Candidate | None:
         now_ms, due = wall_clock_ms(), list[_Candidate]()
-        self._counts.dirty_ratio = 0.0
+        ratio = 0.0
         for topic in list(self._topics):
             if not is_compacted(topic.config):
                 continue
@@ -124,9 +123,10 @@ class LogCleaner:
                     continue
                 with self._errors_of(partition):
                     found = await self._cleanable(topic, partition, settings, now_ms)
-                    self._counts.dirty_ratio = max(self._counts.dirty_ratio, found.dirty_ratio)
+                    ratio = max(ratio, found.dirty_ratio)
                     if partition not in done and found.is_due(settings, now_ms):
                         due.append(_Candidate(partition, found, settings))
+        self._counts = replace(self._counts, dirty_ratio=ratio)
         return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
 
     async def _cleanable(
@@ -195,10 +195,13 @@ class LogCleaner:
 
     def _report(self, partition: Partition, result: PassResult) -> None:
         counts = self._counts
-        counts.passes += 1
-        counts.read_bytes += result.read_bytes
-        counts.removed_bytes += result.bytes_before - result.bytes_after
-        counts.removed_records += result.removed_records
+        self._counts = replace(
+            counts,
+            passes=counts.passes + 1,
+            read_bytes=counts.read_bytes + result.read_bytes,
+            removed_bytes=counts.removed_bytes + result.bytes_before - result.bytes_after,
+            removed_records=counts.removed_records + result.removed_records,
+        )
         logger.info(
             "compacted %s up to offset %d: %d records removed, %d bytes before, %d after, %d segments "
             "rewritten",
