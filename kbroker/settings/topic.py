@@ -1,8 +1,8 @@
 """The settings of a topic: the table of all topic settings of Kafka, and `TopicConfig`, the values
 of one topic.
 
-A topic setting works or is refused. Settings without a counterpart in kbroker (compaction,
-replication, tiered storage, recompression) are listed with the one value that describes its
+A topic setting works or is refused. Settings without a counterpart in kbroker (replication, tiered
+storage, recompression) are listed with the one value that describes its
 behaviour, so that tools can read and repeat a topic's settings. Any other value is refused with
 INVALID_CONFIG.
 """

@@ -19,12 +19,13 @@ import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.compaction.batch_cleaning import CleaningPass, LastOfProducer, PassRules
 from kbroker.compaction.choice import Cleanable
 from kbroker.compaction.mapping import add_keys
 from kbroker.compaction.offset_map import OffsetMap
 from kbroker.compaction.transactions import SeenTransactions
-from kbroker.formats.batches import BatchHeader, crc_is_valid, iter_headers, read_header
+from kbroker.formats.batches import BatchHeader, Buffer, crc_is_valid, iter_headers, read_header
 from kbroker.formats.compression import CorruptPayload
 from kbroker.storage.spi import LogStore, Replacement, SegmentInfo, StampedBatch
 
@@ -57,7 +58,7 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassLimits:
-    """`map_bytes`: memory for the offset map. `bytes_per_second`: what a pass reads and writes."""
+    """`map_bytes`: memory for the offset map. `bytes_per_second`: what a pass reads, at most."""
 
     map_bytes: int
     bytes_per_second: float
@@ -93,15 +94,15 @@ class LogPass:
         self._rewritten = 0
 
     async def run(self, now_ms: int, delete_retention_ms: int) -> PassResult:
-        """Raises LogRemoved, NoSpace, StoreFailed, and CorruptPayload for a batch that cannot be
-        read; the log is then as good as before."""
+        """Raises LogRemoved, KafkaError, NoSpace, StoreFailed, and CorruptPayload for a batch that
+        cannot be read. Each segment then has its old or its new contents, and both are valid."""
         # With durability `os`: a power cut must not take a new value, and the pass the old one.
         await self._commits.flush()
         states = await self._partition.load_producers()
         start, end = self._cleanable.segments[0].base_offset, self._cleanable.end_offset
         aborted = list(states.transactions.aborted_in(start, end))
         await self._read_keys(SeenTransactions(aborted))
-        rules = PassRules(now_ms, delete_retention_ms, end, self._last_of_producers())
+        rules = PassRules(now_ms, delete_retention_ms, end, _last_of_producers(states))
         cleaning = CleaningPass(rules, self._latest, SeenTransactions(aborted))
         segments = [each for each in self._cleanable.segments if each.base_offset < self._latest.end_offset]
         for segment in segments:
@@ -117,15 +118,6 @@ class LogPass:
             cleaning.removed_records,
             self._rewritten,
         )
-
-    def _last_of_producers(self) -> Mapping[int, LastOfProducer]:
-        states = self._partition.producers
-        return {} if states is None else {
-            each.producer_id: LastOfProducer(
-                each.batches[-1].last_offset if each.batches else None, each.producer_epoch
-            )
-            for each in states.confirmed()
-        }  # fmt: skip
 
     # -- the new keys
     # ----------------------------------------------------------------------------------------------
@@ -166,7 +158,7 @@ class LogPass:
         offset = segment.base_offset
         try:
             while offset < segment.end_offset:
-                step = await self._step(partial(self._cleaned, offset, segment.end_offset, cleaning))
+                step = await self._step(partial(self._take, offset, segment.end_offset, cleaning.clean))
                 if cleaning.empty_markers:
                     await self._before_markers_go(cleaning.empty_markers)
                     cleaning.empty_markers.clear()
@@ -196,13 +188,13 @@ class LogPass:
             return True
         return all(each.base_offset != segment.base_offset for each in self._partition.segments())
 
-    def _cleaned(self, offset: int, end: int, cleaning: CleaningPass) -> _Step:
-        """Runs in a thread."""
+    def _take(self, offset: int, end: int, decide: Callable[[memoryview], Buffer | None]) -> _Step:
+        """Runs in a thread. `decide`: what becomes of a batch."""
         batches: list[StampedBatch] = []
         is_changed, reached = False, end
         for view, position, header in self._batches(offset, end):
             own = view[position : position + header.size_bytes]
-            data = cleaning.clean(own)
+            data = decide(own)
             is_changed |= data is not own
             if data is not None:
                 batches.append(self._stamped(data))
@@ -212,16 +204,9 @@ class LogPass:
     async def _copy(self, replacement: Replacement, offset: int, end: int) -> None:
         """Add the batches before the first changed step, which stay as they are."""
         while offset < end:
-            step = await self._step(partial(self._unchanged, offset, end))
+            step = await self._step(partial(self._take, offset, end, lambda batch: batch))
             await self._write(replacement, step)
             offset = step.end_offset
-
-    def _unchanged(self, offset: int, end: int) -> _Step:
-        batches, reached = [], end
-        for view, position, header in self._batches(offset, end):
-            batches.append(self._stamped(view[position : position + header.size_bytes]))
-            reached = header.last_offset + 1
-        return _Step(reached, batches, False)
 
     async def _write(self, replacement: Replacement, step: _Step) -> None:
         await self._beside(replacement, lambda: replacement.add(step.end_offset, step.batches))
@@ -263,6 +248,15 @@ class LogPass:
             if covered < len(view):
                 raise CorruptPayload(f"what is stored behind offset {offset} is not a record batch")
 
-    def _stamped(self, data: bytes | bytearray | memoryview) -> StampedBatch:
+    def _stamped(self, data: Buffer) -> StampedBatch:
         header = read_header(data)
         return StampedBatch(self._log, header.base_offset, header.last_offset, header.max_timestamp_ms, data)
+
+
+def _last_of_producers(states: ProducerStates) -> Mapping[int, LastOfProducer]:
+    return {
+        each.producer_id: LastOfProducer(
+            each.batches[-1].last_offset if each.batches else None, each.producer_epoch
+        )
+        for each in states.confirmed()
+    }
