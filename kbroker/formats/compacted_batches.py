@@ -111,13 +111,13 @@ def rebuilt(
         max_timestamp_ms=max_ms,
         record_count=len(staying),
     )
-    return _with_payload(changed, compress(Codec(header.codec_id), body))
+    return with_payload(changed, compress(Codec(header.codec_id), body))
 
 
 def emptied(header: BatchHeader) -> bytes:
     """The header of the batch without any record, as Kafka leaves it: 61 bytes."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
-    return _with_payload(
+    return with_payload(
         header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b""
     )
 
@@ -129,7 +129,8 @@ def _shifted(payload: bytes, record: StoredRecord, shift_ms: int) -> bytes:
     return b"".join((encoded_varint(1 + len(delta) + len(rest)), b"\0", delta, rest))
 
 
-def _with_payload(header: BatchHeader, payload: bytes) -> bytes:
+def with_payload(header: BatchHeader, payload: bytes) -> bytes:
+    """A batch of this header, with the length and the CRC of the payload (compressed already)."""
     length = HEADER_SIZE - LENGTH_END + len(payload)
     unsummed = bytearray(HEADER.pack(*header._replace(batch_length=length, crc=0))) + payload
     crc = crc32c(memoryview(unsummed)[CRC_START:])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import zlib
 from enum import IntEnum
+from functools import partial
 
 import cramjam
 import zstandard
@@ -21,11 +22,14 @@ _LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 """Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB,
 checksum of these two bytes."""
 _LZ4_BLOCK_SIZE = 1 << 16
+_LZ4_PLAIN = 1 << 31
+_LZ4_END = b"\x00\x00\x00\x00"
 _LZ4_EXPECTED = 8
 _LZ4_LEAST_ROOM = 128 << 10
 """A batch of like records compresses thirtyfold. A buffer of this size takes 2 us."""
 _LZ4_NO_ROOM = "failed to write whole buffer"
 _ZSTD_EXPECTED = 128 << 10
+_ZSTD_LEVEL = 3
 DEFAULT_MAX_BYTES = 64 << 20
 """Far more than producers put into one batch, yet a few of these fit into memory."""
 
@@ -67,32 +71,45 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
     return plain
 
 
-def compress(codec: Codec, data: bytes) -> bytes:
-    """Compress `data` as a Kafka client would for a batch."""
+def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
+    """Compress `data` as a Kafka client would for a batch. `level`: of gzip, lz4 (1 to 17) or zstd;
+    None for a fast one."""
     if codec is Codec.GZIP:
-        compressor = zlib.compressobj(wbits=31)
+        compressor = zlib.compressobj(-1 if level is None else level, wbits=31)
         return compressor.compress(data) + compressor.flush()
     if codec is Codec.SNAPPY:
         block = bytes(cramjam.snappy.compress_raw(data))
         return _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01" + len(block).to_bytes(4, "big") + block
     if codec is Codec.LZ4:
-        return _lz4_frame(data)
+        return _lz4_frame(data, level)
     if codec is Codec.ZSTD:
-        return zstandard.ZstdCompressor().compress(data)
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
     return data
 
 
-def _lz4_frame(data: bytes) -> bytes:
+def _lz4_frame(data: bytes, level: int | None) -> bytes:
     """A frame of independent blocks, the only kind that Kafka reads. cramjam's own frames have
     linked blocks."""
-    frame = [_LZ4_FRAME_HEADER]
-    for start in range(0, len(data), _LZ4_BLOCK_SIZE):
-        plain = data[start : start + _LZ4_BLOCK_SIZE]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        is_plain = len(block) >= len(plain)
-        stored = plain if is_plain else block
-        frame += ((len(stored) | is_plain << 31).to_bytes(4, "little"), stored)
-    return b"".join((*frame, b"\x00\x00\x00\x00"))
+    block_of = _lz4_block if level is None else partial(_lz4_block_of_level, level=level)
+    pieces = (data[start : start + _LZ4_BLOCK_SIZE] for start in range(0, len(data), _LZ4_BLOCK_SIZE))
+    return b"".join((_LZ4_FRAME_HEADER, *map(block_of, pieces), _LZ4_END))
+
+
+def _lz4_block(plain: bytes) -> bytes:
+    """A block and its length before it, whose highest bit says that it is not compressed."""
+    block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+    is_plain = len(block) >= len(plain)
+    stored = plain if is_plain else block
+    return (len(stored) | is_plain * _LZ4_PLAIN).to_bytes(4, "little") + stored
+
+
+def _lz4_block_of_level(plain: bytes, *, level: int) -> bytes:
+    """compress_block() ignores levels. A frame of one block has nothing to be linked with, so its
+    block is taken out of it."""
+    frame = bytes(cramjam.lz4.compress(plain, level=level))
+    start = len(_LZ4_FRAME_HEADER)
+    size = int.from_bytes(frame[start : start + 4], "little") & ~_LZ4_PLAIN
+    return frame[start : start + 4 + size]
 
 
 def _plain(data: bytes | memoryview, max_bytes: int) -> bytes:

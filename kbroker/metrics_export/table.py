@@ -329,8 +329,9 @@ LEFT_OUT: Mapping[str, str] = {
         "Waiting requests are in `kbroker_requests_waiting`, the duration of commits is in "
         "`kbroker_commit_seconds`.",
     "RequestMetrics ThrottleTimeMs": "There are no quotas.",
-    "RequestMetrics MessageConversionsTimeMs, TemporaryMemoryBytes": "Batches are neither converted nor "
-                                                                     "recompressed.",
+    "RequestMetrics MessageConversionsTimeMs, TemporaryMemoryBytes":
+        "Batches are not converted. If a topic's compression.type asks for it, a thread compresses them "
+        "again.",
     "ShareGroupMetrics TopicPartitionsAcquireTimeMs; SharePartitionMetrics FetchLockTimeMs, FetchLockRatio":
         "There is no fetch lock: fetches of one share-partition take their records in one step each.",
     "group-coordinator-metrics and share-coordinator-metrics thread-idle-ratio, event-queue times":

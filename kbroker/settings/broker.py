@@ -20,6 +20,7 @@ from kbroker.errors import OperatorError
 from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
+from kbroker.settings.compression import BROKER_COMPRESSION
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
@@ -253,6 +254,7 @@ BROKER_CONFIGS: Final = by_name(
     ),
     *CONSUMER_GROUP_CONFIGS,
     *CLEANER_CONFIGS,
+    *BROKER_COMPRESSION,
     # kbroker's own.
     ConfigDef(
         name="kbroker.disk.min.free.bytes",

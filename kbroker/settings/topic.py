@@ -2,9 +2,8 @@
 of one topic.
 
 A topic setting works or is refused. Settings without a counterpart in kbroker (replication, tiered
-storage, recompression) are listed with the one value that describes its
-behaviour, so that tools can read and repeat a topic's settings. Any other value is refused with
-INVALID_CONFIG.
+storage) are listed with the one value that describes its behaviour, so that tools can read and
+repeat a topic's settings. Any other value is refused with INVALID_CONFIG.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.broker_cleaner import policy_fault
+from kbroker.settings.compression import TOPIC_COMPRESSION
 from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
@@ -42,7 +42,6 @@ def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> Co
 
 _ONE_COPY = "one broker holds the only copy"
 _NO_TIERS = "there is no remote storage"
-_AS_SENT = "batches are stored as the producer sent them"
 _DURABILITY = "durability is chosen for the whole broker, with --durability"
 
 TOPIC_CONFIGS: Final = by_name(
@@ -162,10 +161,7 @@ TOPIC_CONFIGS: Final = by_name(
         doc="What becomes of closed segments. delete: retention.ms and retention.bytes remove them. compact: "
         "of each key only the latest record stays. Both, or none (empty).",
     ),
-    _fixed("compression.type", _STRING, "producer", _AS_SENT, "The codec of stored batches."),
-    _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),
-    _fixed("compression.lz4.level", _INT, "9", _AS_SENT, "Level of recompression."),
-    _fixed("compression.zstd.level", _INT, "3", _AS_SENT, "Level of recompression."),
+    *TOPIC_COMPRESSION,
     _fixed(
         "min.insync.replicas",
         _INT,

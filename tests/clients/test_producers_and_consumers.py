@@ -81,6 +81,21 @@ def test_a_million_records(broker: RunningBroker, driver: Driver, name: str) -> 
     round_trip(broker, driver, name, 1_000_000)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_topic_with_a_codec_of_its_own(
+    broker: RunningBroker, driver: Driver, codec: str, name: str
+) -> None:
+    """The broker compresses again: the producer sends lz4, or nothing compressed."""
+    if codec not in driver.codecs:
+        pytest.skip(NOT_INSTALLED)
+    sent = "lz4" if "lz4" in driver.codecs and codec != "lz4" else "none"
+    compression = "uncompressed" if codec == "none" else codec
+    broker.create_topic(name, partitions=PARTITIONS, config={"compression.type": compression})
+    driver.send(broker.bootstrap, name, contents(2000), partitions=PARTITIONS, codec=sent, idempotent=True)
+    check_all(driver.receive(broker.bootstrap, name, 2000, partitions=PARTITIONS), 2000, PARTITIONS)
+    assert {header.codec_id for header in stored_batches(broker, name)} == {Codec[codec.upper()]}
+
+
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_every_kind_of_acknowledgement(broker: RunningBroker, driver: Driver, acks: int, name: str) -> None:
     broker.create_topic(name, partitions=PARTITIONS)

@@ -116,8 +116,22 @@ def test_the_least_lag_is_not_above_the_greatest() -> None:
     )
 
 
-def test_recompression_is_refused_by_name() -> None:
-    assert refused("compression.type", "zstd").code is ErrorCode.invalid_config
+def test_codecs() -> None:
+    for name in ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"):
+        assert checked_topic_configs([("compression.type", name)], DEFAULTS) == {"compression.type": name}
+    assert refused("compression.type", "none").message == (
+        "Invalid value none for configuration compression.type: String must be one of: uncompressed, zstd, "
+        "lz4, snappy, gzip, producer"
+    )
+
+
+def test_levels_of_gzip() -> None:
+    for level in ("-1", "1", "9"):
+        assert checked_topic_configs([("compression.gzip.level", level)], DEFAULTS)
+    assert refused("compression.gzip.level", "0").message == (
+        "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to "
+        "-1"
+    )
 
 
 LIMITS = [
@@ -126,6 +140,9 @@ LIMITS = [
     ("segment.bytes", 1 << 20, INT_MAX),
     ("segment.ms", 1, LONG_MAX),
     ("max.message.bytes", 0, INT_MAX),
+    ("compression.gzip.level", -1, 9),
+    ("compression.lz4.level", 1, 17),
+    ("compression.zstd.level", -131072, 22),
     ("message.timestamp.before.max.ms", 0, LONG_MAX),
     ("message.timestamp.after.max.ms", 0, LONG_MAX),
 ]

@@ -1,7 +1,8 @@
-"""Queues for produced batches that must wait for a thread before they get their offsets. Two
+"""Queues for produced batches that must wait for a thread before they get their offsets. Three
 reasons:
 
 - The topic has kbroker.payload.check, and the payload is too large to be opened on the loop.
+- The topic has a compression.type, and the batch another codec.
 - The batch is the first of an idempotent producer since the start, and the partition must load the
   state of its producers.
 
@@ -33,7 +34,8 @@ import trio
 from kbroker.broker.commits.background import Background
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.payload_check import check_quickly, is_quick, refusal_of
-from kbroker.broker.logs.validation import validate
+from kbroker.broker.logs.recompression import must_recompress, recompressed
+from kbroker.broker.logs.validation import BadBatch, validate
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
@@ -98,12 +100,17 @@ class AppendQueues:
         KafkaError for a batch that is refused at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        header = validate(records, partition.topic.rules, now_ms, transactional=producing.transactional)
+        rules = partition.topic.rules
+        header = validate(records, rules, now_ms, transactional=producing.transactional)
         assert records is not None
         view = memoryview(records)[: header.size_bytes]
-        is_checked, keys_of = partition.topic.rules.check_payload, _keys_of(partition)
-        queue = self.queues.get(partition)
-        if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header, keys_of))):
+        is_checked, keys_of = rules.check_payload, _keys_of(partition)
+        queue, is_kept = self.queues.get(partition), not must_recompress(header, rules)
+        if (
+            queue is None
+            and is_kept
+            and (not is_checked or (is_quick(header) and check_quickly(view, header, keys_of)))
+        ):
             with suppress(ProducersNotLoaded):
                 return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
@@ -121,10 +128,10 @@ class AppendQueues:
             while queue:
                 waiting = queue[0]
                 try:
-                    await _check(waiting, _keys_of(partition))
-                    if waiting.header.has_producer and partition.producers is None:
+                    checked = await _checked(waiting, partition)
+                    if checked.header.has_producer and partition.producers is None:
                         await partition.load_producers()
-                    self._append(partition, waiting)
+                    self._append(partition, checked)
                 except KafkaError as error:
                     waiting.producing.refused(partition, error, len(waiting.batch))
                 except Exception as error:
@@ -153,10 +160,18 @@ def _keys_of(partition: Partition) -> str:
     return f"{partition.topic_name}-{partition.log.partition}" if partition.topic.rules.needs_keys else ""
 
 
-async def _check(waiting: _Waiting, keys_of: str) -> None:
-    """Raises BadBatch."""
+async def _checked(waiting: _Waiting, partition: Partition) -> _Waiting:
+    """The batch as it is to be stored. Raises BadBatch."""
     batch, header, is_checked, _, _ = waiting
+    rules, keys_of = partition.topic.rules, _keys_of(partition)
+    if must_recompress(header, rules):
+        stored = await trio.to_thread.run_sync(recompressed, batch, header, rules, keys_of, limiter=_threads)
+        if isinstance(stored, BadBatch):
+            raise stored
+        batch, header = stored
+        return waiting._replace(batch=batch, header=header)
     if is_checked and not (is_quick(header) and check_quickly(batch, header, keys_of)):
         refusal = await trio.to_thread.run_sync(refusal_of, batch, header, keys_of, limiter=_threads)
         if refusal is not None:
             raise refusal
+    return waiting

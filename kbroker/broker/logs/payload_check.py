@@ -65,30 +65,24 @@ def check_quickly(batch: Buffer, header: BatchHeader, keys_of: str = "") -> bool
 
 
 def refusal_of(batch: Buffer, header: BatchHeader, keys_of: str = "") -> BadBatch | None:
-    """What check() raises, for callers in another thread. The error is a new one without a
-    traceback, whose frames would keep the decompressed payload alive until the next garbage
-    collection."""
+    """What check() raises, for callers in another thread (BadBatch.bare)."""
     try:
         check(batch, header, keys_of)
     except BadBatch as error:
-        return BadBatch(
-            error.code,
-            error.reason,
-            by_log=error.by_log,
-            told=error.message is not None,
-            record_errors=error.record_errors,
-        )
+        return error.bare()
     return None
 
 
-def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> None:
-    """Raises BadBatch. Decompressing takes up to twice 64 MiB of memory and, in the worst case,
-    about a second. `keys_of`: the name of a compacted partition, all of whose records have keys."""
+def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> bytes:
+    """The uncompressed records. Raises BadBatch. Decompressing takes up to twice 64 MiB of memory
+    and, in the worst case, about a second. `keys_of`: the name of a compacted partition, all of
+    whose records have keys."""
     try:
         plain = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
         raise BadBatch(ErrorCode.message_too_large, str(error), by_log=False) from error
     _check_records(plain, header, keys_of)
+    return plain
 
 
 def _plain(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:

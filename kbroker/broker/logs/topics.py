@@ -29,6 +29,7 @@ from kbroker.broker.logs.producer_recovery import (
     snapshot_changes,
 )
 from kbroker.broker.logs.producer_state import ProducerStates
+from kbroker.broker.logs.recompression import stored_codec
 from kbroker.broker.logs.space_reserve import SpaceReserve
 from kbroker.broker.logs.topic_records import first_epochs, removal_of, stored_epochs, stored_log_start
 from kbroker.broker.logs.validation import BatchRules
@@ -472,6 +473,7 @@ class Topics:
 
 
 def batch_rules(config: TopicConfig) -> BatchRules:
+    codec, codec_level = stored_codec(config)
     return BatchRules(
         max_message_bytes=config["max.message.bytes"],
         # internal.segment.bytes is lower, and cuts segments only.
@@ -479,8 +481,10 @@ def batch_rules(config: TopicConfig) -> BatchRules:
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
-        check_payload=config["kbroker.payload.check"] or is_compacted(config),
+        check_payload=config["kbroker.payload.check"] or is_compacted(config) or codec is not None,
         needs_keys=is_compacted(config),
+        codec=codec,
+        codec_level=codec_level,
     )
 
 

@@ -50,6 +50,10 @@ class BatchRules:
     """Whether the records are checked as well (payload_check.py)."""
     needs_keys: bool = False
     """Whether each record must have a key, as in a compacted topic; then the payload is checked."""
+    codec: Codec | None = None
+    """Of stored batches, and its level; None: as the producer sent them. If it is set, the payload
+    is checked, and compressed again where it has another codec (recompression.py)."""
+    codec_level: int | None = None
 
 
 class RecordError(NamedTuple):
@@ -82,6 +86,17 @@ class BadBatch(KafkaError):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.reason}"
+
+    def bare(self) -> BadBatch:
+        """The same error without a traceback, whose frames would keep a decompressed payload alive
+        until the next garbage collection."""
+        return BadBatch(
+            self.code,
+            self.reason,
+            by_log=self.by_log,
+            told=self.message is not None,
+            record_errors=self.record_errors,
+        )
 
 
 def read_batch(records: bytes | memoryview | None, *, transactional: bool = False) -> BatchHeader:
@@ -155,9 +170,7 @@ def validate(
     if header.base_offset != 0:
         raise BadBatch(ErrorCode.invalid_record, "the base offset of a produced batch is 0")
     size_bytes = header.size_bytes
-    if size_bytes > rules.max_message_bytes:
-        reason = f"a batch of {size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
-        raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
+    check_size(size_bytes, rules)
     if size_bytes < HEADER_SIZE or crc32c(memoryview(records)[CRC_START:size_bytes]) != header.crc:
         raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
     is_ordinary = (
@@ -175,6 +188,13 @@ def validate(
         reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
         raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)
     return header
+
+
+def check_size(size_bytes: int, rules: BatchRules) -> None:
+    """Raises BadBatch for a batch that is larger than max.message.bytes."""
+    if size_bytes > rules.max_message_bytes:
+        reason = f"a batch of {size_bytes} bytes is larger than max.message.bytes={rules.max_message_bytes}"
+        raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
 
 
 def _check_header(header: BatchHeader) -> None:
