@@ -358,6 +358,16 @@ def test_help_imports_no_command() -> None:
     assert output.endswith("[]\n")
 
 
+def test_the_broker_imports_no_test_tools() -> None:
+    """They are installed here: importing them takes longer than all the rest of a start."""
+    code = (
+        "import sys, kbroker.server.run; "
+        "print([m for m in ('hypothesis', 'pytest', '_pytest', 'numpy') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "[]\n"
+
+
 def test_every_command_and_option_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     sections = {
