@@ -13,7 +13,8 @@ Three drivers start a commit (measured in docs/decisions/0002-commit-groups.md):
     `_kept`                the end of a commit begins the next one in the same turn
 
 With durability `os` a sync follows in the background. No request waits for it if the engine allows
-a write() during a sync(); operations do, as they share its thread.
+a write() during a sync(); operations do, as they share its thread. `flush` waits for a sync, and
+flushes that wait at the same time share one.
 
 Each entry is notified twice: `on_written` (the data survives kill -9) and `on_done` (it is durable,
 or with durability `os` written). Both run on the loop in the order of submission, so visibility
@@ -110,6 +111,8 @@ class GroupCommit(Generic[Item]):
         # With durability 'os': set after a write until a sync is due.
         self._dirty = trio.Event()
         self._sync_is_due = False
+        # The tasks that wait for a sync which has not begun yet.
+        self._next_flush: list[trio.lowlevel.Task] | None = None
         self._failure: StoreFailed | None = None
         self._crash: BaseException | None = None
         self._is_abandoned = False
@@ -178,11 +181,51 @@ class GroupCommit(Generic[Item]):
         return answer
 
     async def flush(self) -> None:
-        """On return everything committed survives a power cut, even with durability `os`. For rare
-        changes that must not be lost."""
-        if not self._sync_each:
+        """On return everything that was submitted before survives a power cut, even with durability
+        `os`. Cancelling has no effect. Raises StoreFailed, and whatever the engine's sync() raises.
+
+        Writes of others continue meanwhile if the engine allows a write() during a sync()."""
+        if self._sync_each:
+            return
+        if not self._beside_sync:
             await self.perform(self._sync)
             self._counts["syncs"] += 1
+            return
+        if self._queue:
+            await self._after_queue()
+        if self._failure is not None:
+            raise self._failure
+        waiting = self._next_flush
+        if waiting is None:
+            waiting = self._next_flush = []
+            self._thread.begin(self._sync_for_flush, partial(self._flushed, waiting))
+        waiting.append(trio.lowlevel.current_task())
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    async def _after_queue(self) -> None:
+        """Returns when all writes that were submitted before are written or refused."""
+        task = trio.lowlevel.current_task()
+        self.submit([], lambda _: trio.lowlevel.reschedule(task))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    def _sync_for_flush(self) -> None:
+        """Runs in the thread. The sync may miss what is written from now on, so the next flush
+        needs another one."""
+        self._next_flush = None
+        self._sync()
+
+    def _flushed(self, waiting: list[trio.lowlevel.Task], error: BaseException | None) -> None:
+        if error is None:
+            self._counts["syncs"] += 1
+        elif isinstance(error, Exception):
+            self._note(error)
+        else:  # A panic of an engine in Rust is no Exception.
+            self._crash = error
+            error = StoreFailed(repr(error))
+            self.wake()
+        for task in waiting:
+            result = outcome.Value(None) if error is None else outcome.Error(error)
+            trio.lowlevel.reschedule(task, result)
 
     def close(self) -> None:
         """Have `run` finish the queue, sync and return."""

@@ -53,7 +53,12 @@ class FakeStore:
 
 @asynccontextmanager
 async def committing(
-    store: FakeStore, *, in_thread: bool = False, beside_sync: bool = False, durability: str = "disk"
+    store: FakeStore,
+    *,
+    in_thread: bool = False,
+    beside_sync: bool = False,
+    durability: str = "disk",
+    sync_interval_s: float = 0.05,
 ) -> AsyncIterator[GroupCommit[str]]:
     store.beside_sync = beside_sync
     commits: GroupCommit[str] = GroupCommit(
@@ -63,7 +68,7 @@ async def committing(
         in_thread=in_thread,
         beside_sync=beside_sync,
         durability=durability,
-        sync_interval_s=0.05,
+        sync_interval_s=sync_interval_s,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commits.run)
