@@ -56,6 +56,36 @@ def latency(
     `details["missing"]` is the number of those that did not arrive within 5 s after it. Raises
     WorkloadFailed.
     """
+    clients = latency_clients(
+        bootstrap, topic, rate_per_s=rate_per_s, record_bytes=record_bytes, acks=acks, via=via, group=group,
+        settings=settings,
+    )  # fmt: skip
+    window = measure(plan, clients)
+    sent, found = window.sum([window.reports[_PRODUCER].others]), window.outcome()
+    came = 0 if found.latencies_ms is None else found.latencies_ms.count
+    return replace(
+        found,
+        records=came,
+        bytes=came * record_bytes,
+        requests=0,
+        first_record_ms=window.reports[_CONSUMER].first_ms,
+        details={**found.details, "missing": max(0, sent - came)},
+    )
+
+
+def latency_clients(
+    bootstrap: str,
+    topic: str,
+    *,
+    rate_per_s: float,
+    record_bytes: int = 100,
+    acks: str = "all",
+    via: Via = "consumer",
+    group: str | None = None,
+    settings: Settings = NO_SETTINGS,
+) -> list[Client]:
+    """The producer and the consumer, which must be the first clients of their window. The consumer
+    reports a latency for each record, at the moment when it was due."""
     if record_bytes < SMALLEST_BYTES:
         raise ValueError(f"records need {SMALLEST_BYTES} bytes for their due time and number")
     common = base(bootstrap, settings)
@@ -71,17 +101,7 @@ def latency(
     }
     share_group = group or f"kbroker-perf-{uuid.uuid4()}"
     receiving = {"settings": {**common, **_consumer_settings(via, share_group)}, "topic": topic, "via": via}
-    window = measure(plan, [Client(_send, sending), Client(_receive, receiving)])
-    sent, found = window.sum([window.reports[_PRODUCER].others]), window.outcome()
-    came = 0 if found.latencies_ms is None else found.latencies_ms.count
-    return replace(
-        found,
-        records=came,
-        bytes=came * record_bytes,
-        requests=0,
-        first_record_ms=window.reports[_CONSUMER].first_ms,
-        details={**found.details, "missing": max(0, sent - came)},
-    )
+    return [Client(_send, sending), Client(_receive, receiving)]
 
 
 def _consumer_settings(via: Via, group: str) -> dict[str, Any]:

@@ -51,6 +51,13 @@ async def until_recovered(client: Client) -> None:
             await trio.sleep(0.01)
 
 
+async def until_ended(client: Client) -> None:
+    """The aborts are decided when recovery is done, and end soon."""
+    with trio.fail_after(30):
+        while client.broker.transactions.coordinator.unfinished():
+            await trio.sleep(0.01)
+
+
 @ENGINES
 @pytest.mark.parametrize("durability", ["os", "disk"])
 async def test_open_transactions_are_aborted(
@@ -69,6 +76,7 @@ async def test_open_transactions_are_aborted(
     forget_the_clean_end(tmp_path / engine, engine, "lost")
     async with connect(engine, durability=durability) as client:
         await until_recovered(client)
+        await until_ended(client)
         assert await committed(client, A) == [b"done"]
         for log in (A, B):
             stable, high_watermark = await ends(client, log)

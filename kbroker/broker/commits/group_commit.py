@@ -12,6 +12,8 @@ Three drivers start a commit (measured in docs/decisions/0002-commit-groups.md):
                            that writes alone then writes in its own turn of the loop.
     `_kept`                the end of a commit begins the next one in the same turn
 
+A write that nothing waits for (`defer`) joins the next one, so it needs no sync of its own.
+
 With durability `os` a sync follows in the background. No request waits for it if the engine allows
 a write() during a sync(); operations do, as they share its thread. `flush` waits for a sync, and
 flushes that wait at the same time share one.
@@ -51,6 +53,8 @@ Answer = TypeVar("Answer")
 _ALONE = 3
 """A task writes alone after so many starts in a row. Of two tasks that write in the same ticks, one
 may start twice in a row."""
+_DEFERRED_S = 0.1
+"""A deferred write waits for another one no longer than this."""
 _REPORT_EVERY_S = 10.0
 """How often a full disk is logged: thousands of writes may be refused in a second, and the log file
 may be on that disk."""
@@ -111,6 +115,7 @@ class GroupCommit(Generic[Item]):
         # With durability 'os': set after a write until a sync is due.
         self._dirty = trio.Event()
         self._sync_is_due = False
+        self._has_deferred = trio.Event()
         # The tasks that wait for a sync which has not begun yet.
         self._next_flush: list[trio.lowlevel.Task] | None = None
         self._failure: StoreFailed | None = None
@@ -145,6 +150,12 @@ class GroupCommit(Generic[Item]):
             trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
             return
         self._queue.append(_Entry(items, on_written, on_done))
+
+    def defer(self, items: Sequence[Item]) -> None:
+        """Queue a write for the next group, which begins in a tenth of a second at the latest: for
+        what a start after a crash restores anyway. A refused one is dropped."""
+        self.enqueue(items, _ignore)
+        self._has_deferred.set()
 
     def start(self) -> None:
         """Begin to write the queued entries. They may all be written, and their callbacks called,
@@ -248,6 +259,7 @@ class GroupCommit(Generic[Item]):
         cancellation."""
         async with self._thread.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._remind)
+            nursery.start_soon(self._begin_deferred)
             try:
                 await self._work()
             except BaseException as crash:
@@ -299,6 +311,13 @@ class GroupCommit(Generic[Item]):
             else:
                 self._sync_is_due = True
                 self.wake()
+
+    async def _begin_deferred(self) -> None:
+        while True:
+            await self._has_deferred.wait()
+            await trio.sleep(_DEFERRED_S)
+            self._has_deferred = trio.Event()
+            self.wake()
 
     async def _idle(self) -> None:
         self._idle_task = trio.lowlevel.current_task()
@@ -465,3 +484,7 @@ class GroupCommit(Generic[Item]):
         self._counts["refused"] += len(refused)
         for entry in refused:
             entry.on_done(error)
+
+
+def _ignore(_: Exception | None) -> None:
+    pass

@@ -84,9 +84,10 @@ class TransactionSaving:
         decision.decide(error)
 
     def save_complete(self, transition: Transition) -> None:
-        """Save a complete transaction, without waiting: the id's next record is saved after it. If
-        it cannot be saved, the next start writes the markers again."""
-        self._state.submit([_change_of(transition)], lambda _: None)
+        """Save a complete transaction with the next write of any kind, without waiting: the id's
+        next record is saved after it. If it cannot be saved, or the broker is killed before, the
+        next start writes the markers again."""
+        self._state.defer([_change_of(transition)])
 
 
 def _change_of(transition: Transition) -> Change:

@@ -186,6 +186,48 @@ async def test_nothing_to_write_is_done_after_everything_before_it() -> None:
     assert store.groups == [["a"]]
 
 
+async def test_a_deferred_write_joins_the_next_one() -> None:
+    store = FakeStore()
+    async with committing(store) as commits:
+        commits.defer(["a"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.groups == []
+        await commits.commit(["b"])
+        assert store.groups == [["a", "b"]]
+        assert commits.statistics().syncs == 1
+
+
+async def test_a_deferred_write_does_not_wait_for_long(autojump_clock: trio.testing.MockClock) -> None:
+    store = FakeStore()
+    async with committing(store) as commits:
+        for name in "ab":
+            commits.defer([name])
+            await trio.sleep(0.2)
+            # The sync runs in a thread, which this clock does not see.
+            await commits.commit([])
+            assert store.synced[-1] == name
+    assert store.groups == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_a_deferred_write_is_not_lost_at_the_end(durability: str) -> None:
+    store = FakeStore()
+    async with committing(store, beside_sync=True, durability=durability) as commits:
+        commits.defer(["a"])
+    assert store.synced == ["a"]
+
+
+async def test_a_deferred_write_that_is_refused_is_dropped() -> None:
+    store = FakeStore()
+    async with committing(store) as commits:
+        store.fail_write = NoSpace("full")
+        commits.defer(["a"])
+        with pytest.raises(NoSpace):
+            await commits.commit(["b"])
+        await commits.commit(["c"])
+    assert store.written == ["c"]
+
+
 async def test_durability_os_is_synced_under_load_too() -> None:
     """Whenever a write in the thread ends, the next one is already queued."""
     store = FakeStore()
