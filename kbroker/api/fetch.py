@@ -188,10 +188,12 @@ class _Fetch:
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
             partition.epochs.check(asked.current_leader_epoch)
-        if partition.must_load_transactions:
-            self.has_paused = True
-            await partition.load_producers()
-        stable_offset = partition.last_stable_offset
+        stable_offset = partition.high_watermark
+        if partition.has_transactions:
+            if partition.must_load_transactions:
+                self.has_paused = True
+                await partition.load_producers()
+            stable_offset = partition.last_stable_offset
         if asked.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, asked)) is not None:
             return FetchRow(
                 index,
