@@ -159,10 +159,11 @@ def counted_requests(broker: str, data_dir: Path, wanted: str = "") -> Iterator[
         requests = Requests(one, other)
         for name, (series, burst) in SERIES.items():
             if wanted in name:
-                yield name, _counted(counts, series(requests), burst)
+                yield name, counted(counts, series(requests), burst)
 
 
-def _counted(counts: Counts, ask: Series, burst: int) -> Counted:
+def counted(counts: Counts, ask: Series, burst: int = 1) -> Counted:
+    """The least that a request costs in one of several windows."""
     for _ in range(_WARM_UP):
         ask()
     windows, times = (_WINDOWS, _REQUESTS) if burst == 1 else (_BURST_WINDOWS, 1)

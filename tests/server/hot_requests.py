@@ -17,6 +17,7 @@ from kbroker.client.queues.plan import plan
 from kbroker.client.queues.settings import Wish
 from kbroker.client.rpc import Connection
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
+from tests.server.transactional_requests import transactions
 
 PARTITIONS = 6
 BURST = 20
@@ -107,6 +108,9 @@ class Requests:
             for sequence in count()
         )
         return lambda: self._send([next(frames)])
+
+    def transacting(self, version: int) -> Series:
+        return transactions(self.connection, "written", version)
 
     # -- fetching
     # ----------------------------------------------------------------------------------------------
@@ -429,6 +433,8 @@ SERIES: Mapping[str, tuple[Callable[[Requests], Series], int]] = {
     "produce, idempotent": (Requests.producing_idempotently, 1),
     "produce, 6 partitions": (lambda requests: requests.producing(partitions=PARTITIONS), 1),
     "produce, in a burst": (lambda requests: requests.producing(burst=BURST), BURST),
+    "transaction": (lambda requests: requests.transacting(1), 1),
+    "transaction, version 2": (lambda requests: requests.transacting(2), 1),
     "fetch": (Requests.fetching, 1),
     "fetch, 6 partitions": (lambda requests: requests.fetching(PARTITIONS), 1),
     "produce to a waiting fetch": (Requests.fetching_what_is_produced, 1),
