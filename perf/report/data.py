@@ -58,9 +58,14 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "Jobs that wait",
         "Redelivery after a delay, and scheduled jobs. For times and memory, less is better.",
     ),
+    "transactions": (
+        "Transactions",
+        "Records of committed transactions, each of them ended before the next one begins.",
+    ),
+    "compaction": ("Compaction", "The work of the cleaner, and other clients during it. Less is better."),
 }
 
-ABOUT_RATES = ("produce", "fetch", "share", "queue")
+ABOUT_RATES = ("produce", "fetch", "share", "queue", "transactions")
 """Groups in which clients work as fast as they can."""
 NOT_IN_MEAN = frozenset({"one-8-backlog", "produce-100b-1p-acks1", "produce-1kb-6p-16kb-acks1"})
 """A known weakness of Kafka, and rows that are nearly the same as others. Neither should affect the
@@ -230,7 +235,8 @@ def goal_title(report: Report, goal: GoalResult) -> str:
     if row is None:
         return goal.title or goal.row
     other = f", of {report.title(goal.against_row)}" if goal.against_row not in (None, goal.row) else ""
-    return report.title(goal.row) + other
+    metric = f", to {report.metric(goal.against_metric).title}" if goal.against_metric else ""
+    return report.title(goal.row) + other + metric
 
 
 def short_name(report: Report, metric: str) -> str:

@@ -32,7 +32,8 @@ _ELSEWHERE = ("rate", "per_cpu_s", "cpu_share", "rss_mb")
 """Rows about a rate show only the metrics of `_OF_RATES`; the others show all except these. The
 page and the JSON have everything."""
 _LITTLE = ("cpu_s", "rss_mb", "idle_mb")
-"""Rows of the group `waiting` show all metrics except these."""
+_IN_FULL = ("waiting", "transactions", "compaction")
+"""Rows of these groups show all metrics except those of `_LITTLE`."""
 
 
 def show(data: Mapping[str, Any], console: Console) -> None:
@@ -99,7 +100,7 @@ def _group(report: Report, group: str) -> Table:
 
 def _metrics(report: Report, row: RowResult) -> list[str]:
     found = report.metrics_of(row)
-    if row.group == "waiting":
+    if row.group in _IN_FULL:
         return [metric for metric in found if metric not in _LITTLE]
     if "rate" in found and row.group != "latency":
         return [metric for metric in found if metric in _OF_RATES]

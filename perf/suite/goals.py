@@ -35,8 +35,8 @@ page cache."""
 
 
 class Goal(NamedTuple):
-    """`at_least`, `at_most`: limits of the ratio of `candidate` to `against`. `against_row`: the
-    row of `against`; None for the same row."""
+    """`at_least`, `at_most`: limits of the ratio of `candidate` to `against`. `against_row`,
+    `against_metric`: those of `against`; None for the same."""
 
     row: str
     metric: str
@@ -45,6 +45,7 @@ class Goal(NamedTuple):
     at_least: float | None = None
     at_most: float | None = None
     against_row: str | None = None
+    against_metric: str | None = None
 
 
 THROUGHPUT: Sequence[tuple[str, float, float]] = (
@@ -162,8 +163,14 @@ def _judged(results: Results, goal: Goal) -> GoalResult:
         goal.at_most,
         goal.against_row,
         title,
+        against_metric=goal.against_metric,
     )
-    return _with(judged, results.ratio(goal.row, goal.metric, goal.candidate, goal.against, goal.against_row))
+    return _with(
+        judged,
+        results.ratio(
+            goal.row, goal.metric, goal.candidate, goal.against, goal.against_row, goal.against_metric
+        ),
+    )
 
 
 def _with(goal: GoalResult, ratio: Ratio | None) -> GoalResult:

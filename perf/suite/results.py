@@ -50,6 +50,12 @@ METRICS: Mapping[str, Metric] = {
     "of_ideal": Metric("share of the ideal rate", "ideal rates", "higher"),
     "released_per_s": Metric("released", "jobs/s", "higher"),
     "parked_per_s": Metric("parked", "jobs/s", "higher"),
+    "commits_per_s": Metric("committed transactions", "transactions/s", "higher"),
+    "uncommitted_rate": Metric("the same with read_uncommitted", "records/s", "higher"),
+    "alone_p50_ms": Metric("p50 without a pass", "ms", "lower"),
+    "alone_p99_ms": Metric("p99 without a pass", "ms", "lower"),
+    "pass_s": Metric("length of the pass", "s", "lower"),
+    "pass_mb_per_s": Metric("log cleaned", "MB/s", "higher"),
     "fairness": Metric("slowest consumer by the fastest", "times", "higher"),
 }
 """A row may return any of these. MB is 10**6 bytes."""
@@ -88,7 +94,8 @@ class RowResult:
 class GoalResult:
     """The result of a goal. Without a limit, the ratio is for information.
 
-    - `ratio`: the median of the ratios of `candidate` to `against` (in `against_row`, if given).
+    - `ratio`: the median of the ratios of `candidate` to `against` (in `against_row`, and of
+      `against_metric`, if given).
     - `low`, `high`: the lowest and highest ratio of a round.
     - `met`: None if there is no limit, or no reading.
     """
@@ -105,6 +112,7 @@ class GoalResult:
     low: float | None = None
     high: float | None = None
     met: bool | None = None
+    against_metric: str | None = None
 
 
 class Ratio(NamedTuple):
@@ -140,20 +148,27 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(
-        self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None
+        self,
+        row: str,
+        metric: str,
+        candidate: str,
+        against: str,
+        against_row: str | None = None,
+        against_metric: str | None = None,
     ) -> Ratio | None:
-        """The ratio of `candidate` to `against` (in `against_row`, if given). None if they have no
-        round in common."""
+        """The ratio of `candidate` to `against` (in `against_row`, and of `against_metric`, if
+        given). None if they have no round in common."""
+        other = against_metric or metric
         above, below = (
             self._readings(row, candidate, metric),
-            self._readings(against_row or row, against, metric),
+            self._readings(against_row or row, against, other),
         )
         if all(ROUND in reading for reading in (*above, *below)):
             common = {reading[ROUND] for reading in above} & {reading[ROUND] for reading in below}
             above, below = (
                 [reading for reading in each if reading[ROUND] in common] for each in (above, below)
             )
-        return ratio_of([reading[metric] for reading in above], [reading[metric] for reading in below])
+        return ratio_of([reading[metric] for reading in above], [reading[other] for reading in below])
 
     def _readings(self, row: str, candidate: str, metric: str) -> list[dict[str, float]]:
         found = self.row(row)

@@ -1,7 +1,7 @@
 """Figures of transactions and of compaction.
 
 make perf-transactions                                    everything, under twenty minutes
-make perf-transactions PERF_ARGS=--quick                  segment engine and Apache Kafka, three minutes
+make perf-transactions PERF_ARGS=--quick                  segment engine and Kafka, three minutes
 python -m perf.transactions --rows 'commit-*' --candidates segment-os,kafka --rounds 3
 """
 

@@ -45,7 +45,12 @@ def transformer(bootstrap: str, topic: str, results: str, group: str) -> Client:
         **base(bootstrap, {}), "group.id": group, "auto.offset.reset": "earliest",
         "enable.auto.commit": False, "isolation.level": "read_committed",
     }  # fmt: skip
-    arguments = {"settings": _producing(bootstrap), "consuming": consuming, "topic": topic, "results": results}
+    arguments = {
+        "settings": _producing(bootstrap),
+        "consuming": consuming,
+        "topic": topic,
+        "results": results,
+    }
     return Client(_transform, arguments)
 
 

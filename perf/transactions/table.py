@@ -11,9 +11,11 @@ import re
 import struct
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from kbroker.client import admin
 from kbroker.client.broker_process import RunningBroker
@@ -23,7 +25,7 @@ from kbroker.workloads.payload import values
 from kbroker.workloads.produce import Refusals, batching, outstanding_records
 from kbroker.workloads.settings import base
 from perf.measuring.processes import memory
-from perf.suite.candidates import Candidate
+from perf.suite.candidates import Broker, Candidate
 from perf.suite.rows import Run
 from perf.suite.runner import calm_down
 
@@ -48,9 +50,17 @@ _LONGEST_PASS_S = 180.0
 _CHUNK_RECORDS = 1_000
 _FLUSH_S = 60.0
 
-_looks_from_s: dict[int, float] = {}
-_passes: dict[int, int] = {}
-"""Both by the broker's process."""
+
+@dataclass
+class _Cleaner:
+    """`looks_from_s`: the monotonic time from which on the cleaner looks often. `passes`: so many
+    were made due."""
+
+    looks_from_s: float
+    passes: int = 0
+
+
+_cleaners: WeakKeyDictionary[Broker, _Cleaner] = WeakKeyDictionary()
 
 
 class PassReading(NamedTuple):
@@ -78,12 +88,10 @@ class Place(NamedTuple):
 
 def prepare(run: Run) -> None:
     """Fills the table, which is not compacted yet."""
-    total = _total(run)
-    segment_bytes = max(_LEAST_SEGMENT_BYTES, total // _SEGMENTS)
-    config = {"cleanup.policy": "compact", _RATIO: _NEVER, "segment.bytes": str(segment_bytes)}
+    config = {"cleanup.policy": "compact", _RATIO: _NEVER, "segment.bytes": str(_segment_bytes(run))}
     run.kept_topic(TABLE, lambda bootstrap, _: _write(bootstrap, range(_keys(run))), config=config)
-    if run.candidate.pid not in _looks_from_s:
-        _looks_from_s[run.candidate.pid] = time.monotonic() + _FIRST_LOOK_S
+    if run.candidate.broker not in _cleaners:
+        _cleaners[run.candidate.broker] = _Cleaner(time.monotonic() + _FIRST_LOOK_S)
         with run.candidate.connect() as connection:
             kind, settings = admin.ResourceType.BROKER, {_BACKOFF: str(_BACKOFF_MS)}
             admin.alter_configs(connection, kind, "", set_configs=settings)
@@ -92,11 +100,14 @@ def prepare(run: Run) -> None:
 def make_due(run: Run) -> Place:
     """Writes the records that make a pass worth while, and waits until all is on the disk."""
     prepare(run)
-    candidate, count = run.candidate, _keys(run) // _OVERWRITTEN
-    number = _passes[candidate.pid] = _passes.get(candidate.pid, -1) + 1
-    first = number * count
+    candidate = run.candidate
+    # At least two segments of them: one is closed then, and the pass knows its keys.
+    count = max(_keys(run) // _OVERWRITTEN, 2 * _segment_bytes(run) // _STORED_BYTES)
+    cleaner = _cleaners[candidate.broker]
+    first = cleaner.passes * count
+    cleaner.passes += 1
     _write(candidate.bootstrap, (at * _STRIDE % _keys(run) for at in range(first, first + count)))
-    time.sleep(max(0.0, _looks_from_s[candidate.pid] - time.monotonic()))
+    time.sleep(max(0.0, cleaner.looks_from_s - time.monotonic()))
     calm_down()
     return Place(candidate.bootstrap, candidate.pid, _log_file(candidate))
 
@@ -139,6 +150,10 @@ def _log_file(candidate: Candidate) -> Path:
 
 def _total(run: Run) -> int:
     return QUICK_BYTES if run.quick else BYTES
+
+
+def _segment_bytes(run: Run) -> int:
+    return max(_LEAST_SEGMENT_BYTES, _total(run) // _SEGMENTS)
 
 
 def _keys(run: Run) -> int:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from kbroker.workloads.window import Plan
 
 Group: TypeAlias = Literal[
-    "produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting"
+    "produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting", "transactions",
+    "compaction",
 ]
 Fill: TypeAlias = Callable[[str, str], None]
 """A function of bootstrap and topic that fills the topic."""
@@ -73,12 +74,14 @@ class Run:
             self.watch,
         )
 
-    def kept_topic(self, name: str, fill: Fill, *, partitions: int = 1) -> str:
+    def kept_topic(
+        self, name: str, fill: Fill, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
         """A topic that is created and filled at its first use on this broker, and kept for all rows
         that use its name."""
         if name not in self.candidate.filled:
             self.say(f"{self.candidate.key} fills {name}")
-            self.candidate.create_topic(name, partitions=partitions)
+            self.candidate.create_topic(name, partitions=partitions, config=config)
             fill(self.bootstrap, name)
             self.candidate.filled.add(name)
         return name
