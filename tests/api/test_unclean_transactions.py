@@ -55,7 +55,7 @@ async def until_ended(client: Client) -> None:
     """The aborts are decided when recovery is done, and end soon."""
     with trio.fail_after(30):
         while client.broker.transactions.coordinator.unfinished():
-            await trio.sleep(0.01)
+            await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 @ENGINES

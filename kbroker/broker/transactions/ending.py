@@ -3,11 +3,11 @@
     1. the logs of the transaction are synced
     2. PREPARE_* is saved and synced: from here on the transaction ends, whatever happens
     3. each log gets its marker, and is synced; the offsets of groups are committed or dropped
-    4. COMPLETE_* is saved, without waiting
+    4. COMPLETE_* is saved with the next write of the state store, without waiting
 
 It holds with both durabilities, since logs and state are two stores. A start that finds PREPARE_*
 repeats step 3, which changes nothing where it is done. Without the order a power cut might keep a
-decision and lose records.
+decision and lose records (docs/decisions/0020-the-end-of-a-transaction.md).
 
 An end is a task of its own, and continues when its client hangs up.
 """
