@@ -19,7 +19,7 @@ SUITE = Suite(
     tuple(KINDS),
     QUICK_CANDIDATES,
     all_goals,
-    full=Settings(rounds=5, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=25 * 60),
+    full=Settings(rounds=5, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=21 * 60),
     quick=Settings(rounds=1, seconds=1.0, warming_s=1.0, warm_up_s=0.3, quick=True, budget_s=5 * 60),
 )
 

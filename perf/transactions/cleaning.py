@@ -21,7 +21,7 @@ _SETTLE_S = 0.5
 _LONGEST_S = 220.0
 _ENOUGH = 10**12
 """More units than the clients count: the operator counts so many when the pass has ended."""
-_TAKES_S = 35.0
+_TAKES_S = 25.0
 
 
 @dataclass
