@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
@@ -71,12 +72,20 @@ class Checkpoint:
 
 
 class Run:
-    """One run of a query, from its start to its end or crash."""
+    """One run of a query, from its start to its end or crash. The value of a record is its offset,
+    or null at the offsets `nulls`."""
 
     def __init__(
-        self, checkpoint: Checkpoint, path: object, *, available_now: bool = False, **options: object
+        self,
+        checkpoint: Checkpoint,
+        path: object,
+        *,
+        available_now: bool = False,
+        nulls: Container[int] = (),
+        **options: object,
     ) -> None:
         self.clock = Clock()
+        self._nulls = nulls
         texts = {name: str(value) for name, value in {"path": path, **options}.items()}
         self.reader = StreamReader(texts, full_schema(include_headers=False), self.clock, self.clock.sleep)
         self._worker: StreamReader = pickle.loads(pickle.dumps(self.reader))
@@ -125,7 +134,8 @@ class Run:
         for partition in self.reader.partitions(json.loads(start), json.loads(end)):
             for batch in self._worker.read(pickle.loads(pickle.dumps(partition))):
                 columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset")]
-                assert batch.column("value").to_pylist() == [b"%d" % offset for offset in columns[2]]
+                values = [None if offset in self._nulls else b"%d" % offset for offset in columns[2]]
+                assert batch.column("value").to_pylist() == values
                 rows += map(Seen, *columns)
         if not crash:
             self._checkpoint.sink[number] = rows

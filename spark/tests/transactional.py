@@ -3,7 +3,7 @@ value is its offset. Both know which records a consumer with read_committed gets
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from confluent_kafka import Producer
@@ -67,9 +67,12 @@ def committed(events: Iterable[Event], start: int, end: int) -> list[int]:
 
 
 class StoredLog:
-    """Partition 0 of a topic, without a broker."""
+    """Partition 0 of a topic, without a broker. `key_of`: the keys of its records by offset."""
 
-    def __init__(self, data: Stored, topic: str = "t") -> None:
+    def __init__(
+        self, data: Stored, topic: str = "t", key_of: Callable[[int], bytes | None] = lambda _: None
+    ) -> None:
+        self._key_of = key_of
         self.path = data.path
         self.topic_id = data.topic(topic, settings=LogSettings(segment_bytes=1))
         self.events: list[Event] = []
@@ -77,6 +80,7 @@ class StoredLog:
         self._data = data
         self._states = ProducerStates()
         self._sequences: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
         self._saved: list[bytes] = []
         key = TransactionalLogKey(self.topic_id, 0).encode()
         data.state.write([(key, TransactionalLog(0).encode())])
@@ -92,24 +96,30 @@ class StoredLog:
     def send(self, count: int, producer: int | None = None, *, codec: Codec = Codec.NONE) -> None:
         """A batch of a producer's transaction, or of no transaction."""
         records = [
-            Record(0, time_of(offset), None, b"%d" % offset) for offset in range(self.end, self.end + count)
+            Record(0, time_of(offset), self._key_of(offset), b"%d" % offset)
+            for offset in range(self.end, self.end + count)
         ]
         if producer is None:
             data = build_batch(records, base_offset=self.end, codec=codec)
         else:
             sequence = self._sequences.setdefault(producer, 0)
             self._sequences[producer] += count
+            epoch = self._epochs.get(producer, 0)
             data = build_batch(
                 records,
                 base_offset=self.end,
                 codec=codec,
                 attributes=TRANSACTIONAL,
-                producer=ProducerInfo(producer, 0, sequence),
+                producer=ProducerInfo(producer, epoch, sequence),
             )
         self._append(data, Event(self.end, count, producer))
 
-    def finish(self, producer: int, kind: MarkerType) -> None:
-        data = bytearray(build_marker(kind, producer, 0, 1, 5))
+    def finish(self, producer: int, kind: MarkerType, *, new_epoch: bool = False) -> None:
+        """`new_epoch`: as with transaction version 2 (KIP-890)."""
+        if new_epoch:
+            self._epochs[producer] = self._epochs.get(producer, 0) + 1
+            self._sequences[producer] = 0
+        data = bytearray(build_marker(kind, producer, self._epochs.get(producer, 0), 1, 5))
         stamp(data, base_offset=self.end, leader_epoch=1)
         self._append(bytes(data), Event(self.end, 1, producer, kind))
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.formats.batches import BatchHeader
+from kbroker.formats.compacted_batches import delete_horizon_ms
 from kbroker.formats.compression import Codec
 from kbroker.storage.spi import LogReader, StateReader
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split
@@ -45,11 +46,12 @@ DEFAULT_BYTES: Final = 128 << 20
 SCHEMA: Final = columns(
     topic=STRING, topic_id=STRING, partition=INT, base_offset=BIGINT, last_offset=BIGINT, record_count=INT,
     size_bytes=INT, codec=STRING,
-    timestamp_type=INT, first_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP, leader_epoch=INT,
+    timestamp_type=INT, first_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP, delete_horizon=TIMESTAMP,
+    leader_epoch=INT,
     producer_id=BIGINT, producer_epoch=INT,
     base_sequence=INT, is_transactional=BOOLEAN, is_control=BOOLEAN, crc_ok=BOOLEAN, problem=STRING,
 )  # fmt: skip
-_NO_HEADER: Final = (None,) * 12
+_NO_HEADER: Final = (None,) * 13
 _CODECS: Final = {int(codec): codec.name.lower() for codec in Codec}
 
 
@@ -136,14 +138,15 @@ def _header(found: FoundBatch) -> Row:
     header: BatchHeader | None = found.header
     if header is None:
         return _NO_HEADER
-    has_producer = header.has_producer
+    has_producer, horizon_ms = header.has_producer, delete_horizon_ms(header)
     return (
         header.record_count,
         header.size_bytes,
         _CODECS.get(header.codec_id, f"codec {header.codec_id}"),
         int(header.is_log_append_time),
-        micros(header.base_timestamp_ms),
+        micros(header.base_timestamp_ms) if horizon_ms is None else None,
         micros(header.max_timestamp_ms),
+        micros(horizon_ms),
         header.partition_leader_epoch,
         header.producer_id if has_producer else None,
         header.producer_epoch if has_producer else None,

@@ -88,11 +88,15 @@ def _begun(
     moment: StateReader, each: Partition, known: LogTransactions | None, *, is_last: bool
 ) -> LogTransactions:
     """The transactions up to some offset, from which the log is to be read."""
-    if known is not None and each.bounds.start <= known.offset <= each.bounds.end:
+    if known is not None and not each.bounds.start <= known.offset <= each.bounds.end:
+        known = None
+    if known is not None and not known.has_open:
         return known
     snapshots = stored_snapshots(moment, each.log)
     if max(snapshots, default=0) > each.bounds.end and not is_last:
         raise _Moved  # The broker has appended since. After a power cut the log stays behind.
+    if known is not None and not known.lacks_an_end(each.bounds, snapshots):
+        return known
     return LogTransactions.stored(moment, each.log, each.bounds, snapshots)
 
 

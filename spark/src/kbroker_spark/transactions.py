@@ -6,6 +6,10 @@ log has lost the beginning of their transaction. The state only saves reading: i
 of the log's producers has the open transactions as of an offset, and it was written together with
 the list of those that were aborted below that offset. From there on the log is read.
 
+Compaction removes the records of aborted transactions, and later markers whose transaction has no
+batch left. Before a marker goes, the broker saves a snapshot that is newer than it. So a marker
+that the log lacks is one that the newest snapshot knows.
+
 A decision never changes, because the broker stores it before it writes markers. Must not know
 Spark.
 """
@@ -29,6 +33,7 @@ from kbroker_spark.data import read_range
 from kbroker_spark.offsets import Aborted, Bounds
 
 _last = attrgetter("last")
+_FIELDS = ("producer_id", "base_offset", "attributes", "record_count")
 Snapshots: TypeAlias = Mapping[int, bytes]
 
 
@@ -66,17 +71,27 @@ class LogTransactions:
     def stored(cls, moment: StateReader, log: LogId, bounds: Bounds, snapshots: Snapshots) -> LogTransactions:
         """What a moment of the state has; nothing, as of the log's start, if it has no valid
         snapshot. A snapshot beyond the log's end describes batches that a power cut took."""
-        for offset in sorted(snapshots, reverse=True):
-            if not bounds.start <= offset <= bounds.end:
-                continue
-            try:
-                producers = ProducerSnapshot.decode(snapshots[offset]).producers
-                aborted = _stored_aborted(moment, log, Bounds(bounds.start, offset))
-            except (ValueError, TypeError):
-                break  # Damaged; the log has everything, too.
-            opened = {each.producer_id: each.open_from for each in producers if each.open_from >= 0}
-            return cls(offset, aborted, opened)
-        return cls(bounds.start)
+        newest = _newest(bounds, snapshots)
+        if newest is None:
+            return cls(bounds.start)
+        try:
+            aborted = _stored_aborted(moment, log, Bounds(bounds.start, newest.offset))
+        except (ValueError, TypeError):
+            return cls(bounds.start)  # Damaged; the log has everything, too.
+        return cls(newest.offset, aborted, newest.opened)
+
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
+    def lacks_an_end(self, bounds: Bounds, snapshots: Snapshots) -> bool:
+        """Whether the newest snapshot shows that a transaction that is open here has ended. Its
+        marker was removed before it was read."""
+        newest = _newest(bounds, snapshots) if self._open else None
+        return newest is not None and any(
+            first < newest.offset and newest.opened.get(producer_id, newest.offset) > first
+            for producer_id, first in self._open.items()
+        )
 
     def read(self, logs: LogReader, log: LogId, end: int, name: str) -> None:
         """Moves on to `end`. Raises DataLoss if the log has lost batches from `offset` on, and
@@ -88,19 +103,24 @@ class LogTransactions:
                 attributes = headers["attributes"]
                 is_wanted = (attributes & (TRANSACTIONAL | CONTROL)) != 0
                 is_wanted &= headers["producer_id"] > NO_PRODUCER_ID
-                for index in np.flatnonzero(is_wanted).tolist():
-                    producer_id = int(headers["producer_id"][index])
-                    offset = int(headers["base_offset"][index])
-                    if attributes[index] & CONTROL:
-                        self._end(producer_id, offset, _marker(data, int(positions[index]), offset))
-                    else:
-                        self._open.setdefault(producer_id, offset)
+                chosen = np.flatnonzero(is_wanted)
+                fields = (headers[field][chosen].tolist() for field in _FIELDS)
+                for position, *header in zip(positions[chosen].tolist(), *fields, strict=True):
+                    self._take(data, position, *header)
         self.offset = max(self.offset, end)
 
-    def _end(self, producer_id: int, offset: int, marker: Marker) -> None:
-        first = self._open.pop(producer_id, None)
-        if first is not None and marker.kind is MarkerType.ABORT:
-            self._aborted.append(Aborted(producer_id, first, offset))
+    def _take(
+        self, data: memoryview, position: int, producer_id: int, offset: int, attributes: int, records: int
+    ) -> None:
+        """A batch of a transaction, or a marker. Those without records are left by compaction:
+        their transaction has ended, and nothing of it is to be left out."""
+        if attributes & CONTROL:
+            first = self._open.pop(producer_id, None)
+            is_abort = records and _marker(data, position, offset).kind is MarkerType.ABORT
+            if first is not None and is_abort:
+                self._aborted.append(Aborted(producer_id, first, offset))
+        elif records:
+            self._open.setdefault(producer_id, offset)
 
     def committed(self, log_start: int) -> Committed:
         """As of `offset`. Forgets transactions whose marker is below `log_start`."""
@@ -108,6 +128,25 @@ class LogTransactions:
         self._aborted = self._aborted[gone:] if gone else self._aborted
         first_open = min(self._open.values(), default=self.offset)
         return Committed(max(log_start, min(first_open, self.offset)), self._aborted)
+
+
+class _Snapshot(NamedTuple):
+    """`opened`: first offset of the open transactions below `offset`, by producer id."""
+
+    offset: int
+    opened: Mapping[int, int]
+
+
+def _newest(bounds: Bounds, snapshots: Snapshots) -> _Snapshot | None:
+    """The newest one within the log; None if there is none, or if it is damaged."""
+    offset = max((each for each in snapshots if bounds.start <= each <= bounds.end), default=None)
+    if offset is None:
+        return None
+    try:
+        producers = ProducerSnapshot.decode(snapshots[offset]).producers
+    except (ValueError, TypeError):
+        return None
+    return _Snapshot(offset, {each.producer_id: each.open_from for each in producers if each.open_from >= 0})
 
 
 def stored_snapshots(moment: StateReader, log: LogId) -> Snapshots:
