@@ -19,8 +19,19 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline.cli import run
 from kbroker_pipeline.sources import parts
 from kbroker_pipeline.store import Store
-from spark.tests.filling import KEPT, PATIENCE_S, Record, Row, consume, numbered, produce, rows_of
+from spark.tests.filling import (
+    KEPT,
+    PATIENCE_S,
+    Record,
+    Row,
+    consume,
+    consume_committed,
+    numbered,
+    produce,
+    rows_of,
+)
 from spark.tests.share_work import described, work
+from spark.tests.transactional import LiveLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,6 +144,28 @@ def test_archive(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixt
     assert third["added"] == 30
     assert archived(out) == sorted(consumed(live) + consume(live.bootstrap, "later"), key=lambda row: row[:3])
     assert before.items() <= files(out).items()
+
+
+def test_archive_of_committed_records(
+    live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records behind an open transaction come with the next run; without the option all come."""
+    live.create_topic("payments")
+    log = LiveLog(live.bootstrap, "payments")
+    log.send(2)
+    log.send(3, 1)
+    log.abort(1)
+    log.send(2, 2)
+    log.send(1)
+    out, only = tmp_path / "out", ("--topics", "payments")
+    job("archive", live.data_dir, out, capsys, "--committed", *only)
+    assert [row.offset for row in archived(out)] == log.committed == [0, 1]
+    log.commit(2)
+    job("archive", live.data_dir, out, capsys, "--committed", *only)
+    assert archived(out) == consume_committed(live.bootstrap, "payments")
+    assert [row.offset for row in archived(out)] == log.committed == [0, 1, 6, 7, 8]
+    job("archive", live.data_dir, tmp_path / "every", capsys, *only)
+    assert [row.offset for row in archived(tmp_path / "every")] == [*range(5), 6, 7, 8]
 
 
 def test_archive_after_a_crash(

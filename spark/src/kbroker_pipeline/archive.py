@@ -23,6 +23,7 @@ from kbroker_pipeline import sources
 from kbroker_pipeline.exits import CommandFailed, Exit
 from kbroker_pipeline.sources import Part
 from kbroker_pipeline.store import Commit, Store, number_name, partition_of, sync
+from kbroker_spark.options import ISOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,14 +40,16 @@ _MOST_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_offsets`: records per micro-batch. `every_s`: None to archive the current records and
-    end."""
+    """- `max_offsets`: records per micro-batch
+    - `every_s`: None to archive the current records and end
+    - `committed`: leave out records of aborted transactions, and wait for open ones"""
 
     data_dir: Path
     pattern: str = USERS_TOPICS
     max_offsets: int | None = 1_000_000
     every_s: float | None = None
     fail_on_data_loss: bool = True
+    committed: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +127,7 @@ def archive(
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        ISOLATION: "read_committed" if settings.committed else "read_uncommitted",
     }
     if settings.max_offsets is not None:
         options["maxOffsetsPerTrigger"] = str(settings.max_offsets)

@@ -62,12 +62,18 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     is_flag=True,
     help="Continue if records were removed before they were archived, instead of failing.",
 )
+@click.option(
+    "--committed",
+    is_flag=True,
+    help="Leave out records of aborted transactions, and wait for the end of open ones.",
+)
 def archive(
     topics: str | None,
     continuous: bool,
     every_s: float,
     batch_records: int,
     skip_lost: bool,
+    committed: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
     """Copy the records of topics into a table of Parquet files, each exactly once.
@@ -84,6 +90,7 @@ def archive(
         batch_records,
         every_s if continuous else None,
         fail_on_data_loss=not skip_lost,
+        committed=committed,
     )
     with working("archive", common) as work:
         began_s = time.monotonic()
