@@ -17,7 +17,7 @@ from spark.tests.stream_steps import Checkpoint, Run
 from spark.tests.test_batch_live import by_time, rows
 from spark.tests.test_batch_scan import rows as table_rows
 from tests.brokers import DURABLE_ENGINES, require_engine
-from tests.clients.compacted_topic import CLEANER, CompactedTopic
+from tests.clients.compacted_topic import CLEANER, CompactedTopic, compacted_topic
 
 LEVELS = ("read_uncommitted", "read_committed")
 ENDINGS = ("stop", "kill")
@@ -32,15 +32,9 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
         yield broker
 
 
-@pytest.fixture(scope="module", params=["first", "later"])
-def topic(broker: RunningBroker, request: pytest.FixtureRequest) -> CompactedTopic:
-    """After a pass, and after tombstones and markers have gone."""
-    made = CompactedTopic(broker, request.param)
-    made.fill()
-    made.compact()
-    if request.param == "later":
-        made.forget_tombstones()
-    return made
+@pytest.fixture(scope="module")
+def topic(broker: RunningBroker) -> CompactedTopic:
+    return compacted_topic(broker, "compacted")
 
 
 def read(path: Path, topic: str, **options: Any) -> list[Row]:
@@ -68,7 +62,7 @@ def test_the_rows_of_a_consumer(topic: CompactedTopic, level: str) -> None:
     for parts in (2, 7, 100):
         assert read(path, topic.name, minPartitions=parts, **more) == expected
         assert read(path, topic.name, maxRecordsPerPartition=parts, **more) == expected
-    for first in range(0, topic.end, 2):
+    for first in range(0, topic.end, 4):
         for end in (first + 1, (first + topic.end + 1) // 2, topic.end):
             edges = {
                 "startingOffsets": f'{{"{topic.name}":{{"0":{first}}}}}',
@@ -82,7 +76,7 @@ def test_the_rows_of_a_consumer(topic: CompactedTopic, level: str) -> None:
 def test_times_are_those_of_records(topic: CompactedTopic, level: str) -> None:
     """Whichever record the header's time belonged to, and also where it is a delete horizon."""
     expected = consumed(topic, level)
-    for time_ms in {row.timestamp_ms + shift for row in expected[::2] for shift in (0, 1)}:
+    for time_ms in {row.timestamp_ms + shift for row in expected[::3] for shift in (0, 1)}:
         first = by_time(topic.broker, topic.name, time_ms, partitions=1)[0]
         options = {"startingTimestamp": time_ms, "startingOffsetsByTimestampStrategy": "latest"}
         found = read(topic.broker.data_dir, topic.name, **options, **isolation(level))
@@ -100,7 +94,7 @@ def test_times_are_those_of_records(topic: CompactedTopic, level: str) -> None:
 def test_a_stream_over_holes(topic: CompactedTopic, level: str, limit: int) -> None:
     """Its batches begin and end in holes, and one of them is repeated."""
     nulls = frozenset(offset for offset, each in topic.records.items() if each.is_tombstone)
-    for start in (0, 13):
+    for start in (0, topic.end - 17):
         checkpoint = Checkpoint()
         options = {
             "subscribe": topic.name,

@@ -33,6 +33,17 @@ class Stored(NamedTuple):
     is_tombstone: bool
 
 
+def compacted_topic(broker: RunningBroker, name: str) -> CompactedTopic:
+    """In its first half tombstones and markers have gone as well; the second half has them."""
+    topic = CompactedTopic(broker, name)
+    topic.fill()
+    topic.compact()
+    topic.forget_tombstones()
+    topic.fill("again ")
+    topic.compact()
+    return topic
+
+
 class CompactedTopic:
     """`records`: what readers get after compaction, by offset."""
 
@@ -40,7 +51,8 @@ class CompactedTopic:
         self.broker, self.name = broker, name
         self.end = 0
         self._written: dict[int, Stored] = {}
-        self._has_tombstones = True
+        self._old_to = 0
+        """Tombstones and empty transactions below have gone."""
         self._producers: dict[str, Producer] = {}
         broker.create_topic(name, config=_CONFIG)
 
@@ -50,25 +62,26 @@ class CompactedTopic:
         latest = {each.key: offset for offset, each in self._written.items() if offset < self.end - 1}
         found = {offset: self._written[offset] for offset in sorted({*latest.values(), self.end - 1})}
         return {
-            offset: each for offset, each in found.items() if self._has_tombstones or not each.is_tombstone
+            offset: each for offset, each in found.items() if offset >= self._old_to or not each.is_tombstone
         }
 
-    def fill(self) -> None:
-        """Nothing is compacted yet: the policy is `delete`."""
-        self.plain("a", "b", "c")
-        self.plain("b")
-        self.transaction("t1", "a", "only aborted", commit=False)
-        self.plain("d", "e", "f", "d")
-        self.plain("d")
-        self.transaction("t2", "a", "tombstone", commit=True)
-        self.plain("c", "tombstone", tombstones=True)
-        self.plain("e", "h", "f")
-        self.transaction("t1", "e", commit=False)
-        self.plain("e", "f")
-        self.plain("a", producer="idempotent")
-        self.plain("a", "g")
-        self.transaction("t1", "aborted last", commit=False)
-        self.plain("end")
+    def fill(self, prefix: str = "") -> None:
+        """30 offsets. At first nothing is compacted: the policy is `delete`."""
+        a, b, c, d, e, f, g, h, gone = (f"{prefix}{key}" for key in "abcdefgh-")
+        self.plain(a, b, c)
+        self.plain(b)
+        self.transaction("t1", a, f"{prefix}only aborted", commit=False)
+        self.plain(d, e, f, d)
+        self.plain(d)
+        self.transaction("t2", a, gone, commit=True)
+        self.plain(c, gone, tombstones=True)
+        self.plain(e, h, f)
+        self.transaction("t1", e, commit=False)
+        self.plain(e, f)
+        self.plain(a, producer="idempotent")
+        self.plain(a, g)
+        self.transaction("t1", f"{prefix}aborted last", commit=False)
+        self.plain(f"{prefix}end")
 
     def compact(self) -> None:
         """Returns when a pass over all but the last batch has ended."""
@@ -77,7 +90,7 @@ class CompactedTopic:
 
     def forget_tombstones(self) -> None:
         """Further passes, until tombstones and markers of empty transactions have gone."""
-        aborted = [header.base_offset for header in self.headers() if header.is_control]
+        markers = [header.base_offset for header in self.headers() if header.is_control]
         rounds = 0
 
         def have_gone() -> bool:
@@ -85,10 +98,11 @@ class CompactedTopic:
             rounds += 1
             self.plain(f"round {rounds}")
             left = [header.base_offset for header in self.headers() if header.is_control]
-            return len(left) < len(aborted) and self.offsets() == list(self.records)
+            return len(left) < len(markers) and self.offsets() == list(self.records)
 
-        self._has_tombstones = False
+        self._old_to = self.end
         self.until("the end of tombstones and markers", have_gone)
+        self._alter({"delete.retention.ms": "86400000"})
 
     def plain(self, *keys: str, tombstones: bool = False, producer: str = "plain") -> None:
         """One batch."""

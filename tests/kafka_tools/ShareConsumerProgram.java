@@ -53,13 +53,14 @@ public class ShareConsumerProgram {
     }
 
     private static AcknowledgeType verdict(ConsumerRecord<String, String> record, Map<Long, Long> firstSeen, long lockMs) {
-        if (record.value().startsWith("reject")) {
+        String value = String.valueOf(record.value());
+        if (value.startsWith("reject")) {
             return AcknowledgeType.REJECT;
         }
-        if (record.value().startsWith("release") && record.deliveryCount().get() == 1) {
+        if (value.startsWith("release") && record.deliveryCount().get() == 1) {
             return AcknowledgeType.RELEASE;
         }
-        if (record.value().startsWith("renew")) {
+        if (value.startsWith("renew")) {
             long now = System.currentTimeMillis();
             long first = firstSeen.computeIfAbsent(record.offset(), offset -> now);
             return now - first < 2 * lockMs ? AcknowledgeType.RENEW : AcknowledgeType.ACCEPT;
