@@ -20,7 +20,7 @@ from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.clients.compacted_topic import CLEANER, CompactedTopic, compacted_topic
 
 LEVELS = ("read_uncommitted", "read_committed")
-ENDINGS = ("stop", "kill")
+ENDINGS = (pytest.param("stop", marks=pytest.mark.full), "kill")
 
 
 @pytest.fixture(
