@@ -28,8 +28,9 @@ CONFIG = {
     "max.compaction.lag.ms": "100",
     "delete.retention.ms": "86400000",
 }
-CASES = [("segment", "none", 1000), ("segment", "zstd", 10), ("segment", "snappy", 1000)]
+CASES = [("segment", "none", 1000), ("segment", "zstd", 10)]
 LONG = [
+    ("segment", "snappy", 1000),
     *((engine, "lz4", 1000) for engine in DURABLE_ENGINES[1:]),
     ("segment", "gzip", 10_000),
     ("segment", "none", 10),

@@ -5,16 +5,27 @@ description for writer and test.
             and then accepted, released, untouched
     log     three partitions, a batch of every codec, several segments, its beginning deleted,
             records kept forever
+    table   compacted (from format 3 on): holes at the start, in batches and between them, batches
+            without records, tombstones, a transaction that was aborted
     gone    deleted
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import AcknowledgeType, Consumer, Message, Producer, ShareConsumer, TopicPartition
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 
 from kbroker.client import admin, group_admin
 from kbroker.client.rpc import Connection
@@ -26,10 +37,18 @@ BROKER_CONFIG = {
     # both snapshots and updates, although the state is small
     "share.coordinator.snapshot.update.records.per.snapshot": "4",
     "log.segment.bytes": "1048576",  # segment files have their full length from the start
+    "log.cleaner.backoff.ms": "100",
 }
 
 _KEPT_FOR_EVER = {"retention.ms": "-1"}
 _SMALL_SEGMENTS = {"internal.segment.bytes": "2000", "message.timestamp.type": "LogAppendTime"}
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "1",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "3153600000000",  # A hundred years: later passes change nothing.
+}
+_LEFT_IN_TABLE = [3, 6, 7, 8, 9, 10, 12, 13, 15]
 _PATIENCE_S = 60.0
 
 
@@ -50,6 +69,7 @@ def fill(broker: RunningBroker) -> dict[str, int]:
         "queue",
         [f"{kind} - {number}" for number in range(8) for kind in ("accept", "reject", "once", "release")],
     )
+    _fill_table(broker)
     left = _work(broker)
     _send(broker, "queue", [f"untouched - {number}" for number in range(8)])
     with broker.connect() as connection:
@@ -57,6 +77,36 @@ def fill(broker: RunningBroker) -> dict[str, int]:
         connection.call("delete_records", topics=[{"name": "log", "partitions": [row]}], timeout=10_000)
         admin.delete_topic(connection, "gone")
     return {**left, **{f"untouched - {number}": 0 for number in range(8)}}
+
+
+def _fill_table(broker: RunningBroker) -> None:
+    """Returns when it is compacted."""
+    broker.create_topic("table", config=_COMPACTED)
+    plain = {"bootstrap.servers": broker.bootstrap, "linger.ms": 1000}
+    idempotent = {**plain, "enable.idempotence": True, "compression.type": "zstd"}
+    _put(Producer(idempotent), ["a", "b", "c"])
+    _put(Producer(plain), ["b"])
+    transactional = Producer({**plain, "transactional.id": "table"})
+    transactional.init_transactions(_PATIENCE_S)
+    transactional.begin_transaction()
+    _put(transactional, ["aborted"])
+    transactional.abort_transaction(_PATIENCE_S)
+    _put(Producer(plain), ["a", "deleted"], value=None)
+    _put(Producer({**plain, "compression.type": "lz4"}), ["d", "e", "f", "g"])
+    transactional.begin_transaction()
+    _put(transactional, ["c", "g"])
+    transactional.commit_transaction(_PATIENCE_S)
+    _put(Producer(plain), ["last"])
+    deadline = time.monotonic() + _PATIENCE_S
+    while [each[1] for each in _records(broker, "table", [[0, 0]])] != _LEFT_IN_TABLE:
+        assert time.monotonic() < deadline, "the table is not compacted"
+
+
+def _put(producer: Producer, keys: list[str], value: bytes | None = b"value") -> None:
+    """One batch."""
+    for key in keys:
+        producer.produce("table", value, key.encode(), partition=0, headers=[("h", b"\x00")])
+    assert producer.flush(_PATIENCE_S) == 0
 
 
 def _send(
@@ -151,18 +201,26 @@ def _configs(connection: Connection, kind: admin.ResourceType, name: str) -> Map
 
 
 def _records(broker: RunningBroker, topic: str, bounds: list[list[int]]) -> list[list[Any]]:
-    """[partition, offset, timestamp, key, value] of every record."""
+    """[partition, offset, timestamp, key, value] of every record; in a compacted topic also of the
+    tombstones."""
+    settings = {"group.id": "unused", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
+        {"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed", **settings}
     )
     records: list[list[Any]] = []
+    ends = 0
     try:
         consumer.assign(
             [TopicPartition(topic, partition, earliest) for partition, (earliest, _) in enumerate(bounds)]
         )
-        while len(records) < sum(end - earliest for earliest, end in bounds):
+        while ends < len(bounds):
             message = consumer.poll(_PATIENCE_S)
             assert message is not None, f"{topic}: only {len(records)} records came"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ends += 1
+                continue
             assert message.headers() == [("h", b"\x00")]
             records.append(
                 [

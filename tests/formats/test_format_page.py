@@ -74,7 +74,8 @@ def _compare(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "archive", [pytest.param(each, id=each.name.removesuffix(".tar.xz")) for each in ARCHIVES]
+    "archive",
+    [pytest.param(each, id=f"{each.parent.name}-{each.name.removesuffix('.tar.xz')}") for each in ARCHIVES],
 )
 def test_the_page_describes_what_the_built_in_engines_write(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:

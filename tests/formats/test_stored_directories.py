@@ -7,10 +7,15 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from kbroker import plugins
 from kbroker.cli import run
+from kbroker.formats.batches import iter_headers
+from kbroker.formats.compacted_batches import DELETE_HORIZON
+from kbroker.storage.spi import LogId
 from kbroker.testing.broker import open_test_broker
 from tests.formats.filling import drain, look
 
@@ -24,9 +29,10 @@ DEFAULT_RUN = ("segment-stopped", "segment-killed", "lmdb-killed", "rocksdb-kill
 def stored() -> Iterator[object]:
     for archive in ARCHIVES:
         name = archive.name.removesuffix(".tar.xz")
+        is_short = name in DEFAULT_RUN and (archive.parent.name == "v1" or name.endswith("killed"))
         yield pytest.param(
             archive,
-            marks=[] if name in DEFAULT_RUN else [pytest.mark.full],
+            marks=[] if is_short else [pytest.mark.full],
             id=f"{archive.parent.name}-{name}",
         )
 
@@ -51,5 +57,34 @@ def test_a_stored_directory_shows_the_same(
         assert drain(broker) == {}
 
 
-def test_every_engine_is_kept() -> None:
-    assert {each.name.split("-")[0] for each in ARCHIVES} >= {"segment", "lmdb", "rocksdb"}
+@pytest.mark.parametrize("version", ["v1", "v3"])
+def test_every_engine_is_kept(version: str) -> None:
+    archives = [each for each in ARCHIVES if each.parent.name == version]
+    assert {each.name.split("-")[0] for each in archives} >= {"segment", "lmdb", "rocksdb"}
+    for each in archives:
+        with tarfile.open(each) as tar:
+            about = tar.extractfile("data/kbroker.json")
+            assert about is not None
+            assert json.loads(about.read())["format_version"] == int(version.removeprefix("v"))
+
+
+def test_the_compacted_topic_has_holes_of_all_kinds(tmp_path: Path) -> None:
+    """The stored directories of format 3 show what that format is about."""
+    (archive,) = HERE.glob("v3/segment-killed.tar.xz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    expected = json.loads((tmp_path / "expected.json").read_text())["seen"]
+    log = LogId(UUID(expected["topics"]["table"]["id"]), 0)
+    logs = plugins.log_store_factory("segment").open_reader(tmp_path / "data" / "log-segment")
+    try:
+        end = logs.bounds(log).end_offset
+        views = logs.read(log, 0, max_bytes=1 << 20, end_offset=end)
+        headers = [header for view in views for _, header in iter_headers(view)]
+    finally:
+        logs.close()
+    places = [(each.base_offset, each.last_offset, each.record_count) for each in headers]
+    assert places[0] == (0, 2, 0), "a batch without records"
+    assert (4, 4) not in [place[:2] for place in places] or (4, 4, 0) in places, "aborted"
+    assert (8, 11, 3) in places, "a hole in a batch"
+    assert any(each.attributes & DELETE_HORIZON for each in headers), "tombstones"
+    assert [record[1] for record in expected["records"]["table"]] == [3, 6, 7, 8, 9, 10, 12, 13, 15]
