@@ -12,7 +12,8 @@ machine share. A history can be checked only if its writers keep two rules:
 Then a request's `at_ns` is never later, and a response's never earlier, than the moment at which
 the broker acted. On disk an event is one line of JSON. This module must not know brokers, clients
 or files. The checkers are kbroker.testing.history (share groups), group_history (consumer groups),
-queue_history (work queues), producer_history (producers and purged logs) and transaction_history.
+queue_history (work queues), producer_history (producers and purged logs), transaction_history and
+compaction_history.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, get_args
 
+from kbroker.testing.compaction_events import CompactionEvent, Entry, Stage
 from kbroker.testing.transaction_events import Planned, Result, TransactionEvent
 
 
@@ -451,6 +453,7 @@ Event: TypeAlias = (
     | BoundsSeen
     | PowerLost
     | TransactionEvent
+    | CompactionEvent
 )
 
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -460,6 +463,8 @@ _FIELDS = {
     "kind": AckKind,
     "outcome": Outcome,
     "result": Result,
+    "entries": lambda value: tuple(Entry(*each) for each in value),
+    "stage": Stage,
 }
 
 

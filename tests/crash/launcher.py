@@ -2,8 +2,10 @@
 
 A first argument of tests.crash.broken_groups breaks its consumer groups, one of
 tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping the records kept
-beside a log, one of tests.crash.broken_transactions its transactions. A further `looks-often` makes
-it check work queues without a pause.
+beside a log, one of tests.crash.broken_transactions its transactions, one of
+tests.crash.broken_compaction its cleaner. A further `notes-passes` with a path makes the cleaner
+note its passes there (tests.crash.pass_notes), a further `looks-often` makes the broker check work
+queues without a pause.
 """
 
 import sys
@@ -13,7 +15,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kbroker.broker.logs import retention
 from kbroker.cli import main
-from tests.crash import broken_groups, broken_keeping, broken_queues, broken_stores, broken_transactions
+from tests.crash import (
+    broken_compaction,
+    broken_groups,
+    broken_keeping,
+    broken_queues,
+    broken_stores,
+    broken_transactions,
+    pass_notes,
+)
 
 LOOKS_OFTEN, OFTEN_S = "looks-often", 0.1
 
@@ -27,6 +37,11 @@ if __name__ == "__main__":
         broken_keeping.install(sys.argv.pop(1))
     elif sys.argv[1] in broken_transactions.FAULTS:
         broken_transactions.install(sys.argv.pop(1))
+    elif sys.argv[1] in broken_compaction.FAULTS:
+        broken_compaction.install(sys.argv.pop(1))
+    if sys.argv[1] == pass_notes.ARGUMENT:
+        pass_notes.install(Path(sys.argv[2]))
+        del sys.argv[1:3]
     if sys.argv[1] == LOOKS_OFTEN:
         retention.WORK_QUEUE_CHECK_S = OFTEN_S
         del sys.argv[1]

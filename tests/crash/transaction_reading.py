@@ -55,10 +55,15 @@ def _inputs() -> list[TopicPartition]:
     return [TopicPartition(INPUTS, partition) for partition in range(PARTITIONS)]
 
 
-def ends_of(bootstrap: str, level: IsolationLevel) -> dict[tuple[str, int], int]:
+_LOGS = tuple((topic, partition) for topic in TOPICS for partition in range(PARTITIONS))
+
+
+def ends_of(
+    bootstrap: str, level: IsolationLevel, logs: Sequence[tuple[str, int]] = _LOGS
+) -> dict[tuple[str, int], int]:
     """The end of each log for readers of this level."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    places = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
+    places = [TopicPartition(*log) for log in logs]
     asked = admin.list_offsets(
         {each: OffsetSpec.latest() for each in places}, isolation_level=level, request_timeout=CALL_S
     )

@@ -74,9 +74,9 @@ FILLED = 60
 """Inputs that are there from the beginning."""
 
 
-def producer_of(transactional_id: str, bootstrap: str) -> Producer | None:
+def producer_of(transactional_id: str, bootstrap: str, **more: Any) -> Producer | None:
     """It has fenced all earlier ones. None if the process is to stop and the broker does not
-    answer."""
+    answer. `more`: settings of the library."""
     config = {
         "bootstrap.servers": bootstrap,
         "transactional.id": transactional_id,
@@ -84,7 +84,7 @@ def producer_of(transactional_id: str, bootstrap: str) -> Producer | None:
         "linger.ms": 2,
     }
     while True:
-        producer = Producer({**config, **SETTINGS})
+        producer = Producer({**config, **SETTINGS, **more})
         try:
             producer.init_transactions(CALL_S)
             return producer

@@ -229,6 +229,8 @@ def refuse_fatal(error: KafkaError) -> None:
 class Worker:
     """One share consumer that acknowledges explicitly and synchronously."""
 
+    topics: Sequence[str] = (TOPIC,)
+
     def __init__(self, name: str, bootstrap: str, history: History, chooser: random.Random) -> None:
         self.name, self._history, self._random = name, history, chooser
         self._asked_ns = time.monotonic_ns()
@@ -241,7 +243,12 @@ class Worker:
             "error_cb": self._error,
         }
         self._consumer = ShareConsumer({**config, **QUICK_RECONNECT, "fetch.wait.max.ms": 200})
-        self._consumer.subscribe([TOPIC])
+        self._consumer.subscribe(list(self.topics))
+
+    @staticmethod
+    def name_of(message: Message) -> str:
+        """What identifies the record in Delivered."""
+        return value_of(message)
 
     def _error(self, error: KafkaError) -> None:
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN) and not self._broken_ns:
@@ -265,7 +272,7 @@ class Worker:
         for message in messages:
             count = message.delivery_count()
             assert count is not None
-            what = record_of(message), value_of(message), count, digest_of(message)
+            what = record_of(message), self.name_of(message), count, digest_of(message)
             self._history.write(Delivered(now_ns, self._asked_ns, self.name, *what))
         self._asked_ns = now_ns
         if self.stalls:
@@ -335,9 +342,15 @@ def consume_one(name: str, bootstrap: str, history: History, chooser: random.Ran
 
 
 def drain(
-    name: str, bootstrap: str, history: History, seed: int, *, longest_session_s: float = LONGEST_SESSION_S
+    name: str,
+    bootstrap: str,
+    history: History,
+    seed: int,
+    *,
+    longest_session_s: float = LONGEST_SESSION_S,
+    kind: type[Worker] = Worker,
 ) -> None:
-    worker = Worker(name, bootstrap, history, random.Random(seed))
+    worker = kind(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
     began = quiet_since = time.monotonic()
     while time.monotonic() < max(quiet_since + QUIET_S, began + longest_session_s):

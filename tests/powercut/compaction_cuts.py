@@ -1,0 +1,91 @@
+"""Power cuts for compacted topics, with both durabilities: no pass takes an older value unless the
+newer one is safe.
+
+The recording covers the broker and the clients of tests.crash.compaction_rounds, killed with kill
+-9 at least once meanwhile. The stages of passes are marks too, so many cuts come in the middle of
+one. kbroker.testing.compaction_history judges the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker.client.broker_process import RunningBroker
+from kbroker.testing.compaction_events import EntryConfirmed
+from kbroker.testing.compaction_history import CompactionStatistics, Report
+from kbroker.testing.history_events import PowerLost
+from tests.crash import compaction_rounds
+from tests.crash.compaction_rounds import judge_state, settings_of
+from tests.powercut.broker_cuts import Cut, Scene, Setup
+from tests.powercut.disk import save
+from tests.powercut.recording import Entry, Recording
+
+SETTLED = 4
+"""After every so manieth cut, passes run until they have nothing left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSetup(Setup):
+    """`fault`: of tests.crash.broken_compaction, in the recorded broker."""
+
+    durability: str = "disk"
+    fault: str = ""
+
+    def broker(
+        self,
+        home: Path,
+        *,
+        fault: str = "",
+        notes: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> RunningBroker:
+        return compaction_rounds.broker_of(
+            home,
+            self.storage,
+            self.state_storage,
+            durability=self.durability,
+            fault=fault,
+            notes=notes,
+            env=env,
+        )
+
+
+def record(setup: CompactionSetup, home: Path, *, seed: int, load_s: float, kills: int) -> list[Entry]:
+    data, log = home / "data", home / "record.log"
+    data.mkdir()
+    recording = Recording(data, log)
+    broker = setup.broker(home, fault=setup.fault, notes=log, env=recording.environment())
+    with compaction_rounds.tormented(broker, home, seed, one_log=log) as torment:
+        for kill in range(kills + 1):
+            torment.load(load_s / (kills + 1))
+            torment.torment.kill_broker()
+            if kill < kills:
+                torment.torment.start_broker()
+    recording.close()
+    return list(recording.entries())
+
+
+def judge(setup: CompactionSetup, cut: Cut, home: Path) -> Report:
+    """As broker_cuts.judge()."""
+    home.mkdir()
+    save(cut.state, home / "data")
+    cut_ns, is_os = cut.history[-1].at_ns, setup.durability == "os"
+    before = [*cut.history, *cut.end(), PowerLost(cut_ns, promises_end=is_os)]
+    is_settled = cut.seed % SETTLED == 0
+    settings = settings_of(setup.durability)
+    return judge_state(setup.broker(home), home, before, cut.lives, settings, is_settled=is_settled)
+
+
+def _counts(done: CompactionStatistics) -> dict[str, int]:
+    return {
+        "cuts_in_passes": done.cuts_in_passes,
+        "cuts_in_replacements": done.cuts_in_replacements,
+        "checked": done.checked,
+        "excused": done.excused,
+    }
+
+
+COMPACTION = Scene("compaction", record, judge, _counts, since=EntryConfirmed)
+UNSYNCED = COMPACTION._replace(name="compaction, durability os")

@@ -1,0 +1,50 @@
+"""Compacted topics under replayed power cuts, judged by the history checker, with both
+durabilities.
+
+`make powercut` makes the long runs. A failure leaves the states of the disk, and the histories, in
+pytest's temporary directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.tally import Progress
+from tests.crash.test_crash import ENGINES
+from tests.powercut.broker_cuts import run
+from tests.powercut.compaction_cuts import COMPACTION, UNSYNCED, CompactionSetup
+
+
+def test_the_latest_values_are_there_after_a_cut(home: Path, progress: Progress) -> None:
+    setup = CompactionSetup("segment", "segment")
+    wrong = run(setup, home, count=4, seed=1, load_s=3, scene=COMPACTION, progress=progress)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_latest_values_are_there_after_many_cuts(
+    engine: str, seed: int, home: Path, progress: Progress
+) -> None:
+    setup = CompactionSetup(engine, engine)
+    wrong = run(setup, home, count=50, seed=seed, load_s=8, kills=2, scene=COMPACTION, progress=progress)
+    assert not wrong, "\n".join(wrong)
+    assert progress.counted("cuts_in_passes") >= 20
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_pass_takes_the_only_value_without_syncs(engine: str, home: Path, progress: Progress) -> None:
+    setup = CompactionSetup(engine, engine, durability="os")
+    wrong = run(setup, home, count=40, seed=3, load_s=8, kills=2, scene=UNSYNCED, progress=progress)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.full
+def test_new_contents_without_a_sync_are_caught(home: Path) -> None:
+    setup = CompactionSetup("segment", "lmdb", fault="syncs-nothing")
+    wrong = run(setup, home, count=40, seed=1, load_s=4, scene=COMPACTION)
+    assert any("lost" in each or "resurrected" in each for each in wrong), "\n".join(wrong)
