@@ -77,15 +77,18 @@ class ReadablePartition:
         if offset >= end_offset or self.deleted:
             return ()
         if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
-            if offset in self._warm:
-                end_offset = min(end_offset, self._warm.stop)
-            elif self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
+            warm_end = min(end_offset, self._warm.stop)
+            # Compaction may have removed all batches up to there. The next one may be cold.
+            if offset in self._warm and (
+                (found := self._read(offset, max_bytes, warm_end)) or warm_end == end_offset
+            ):
+                return found
+            if self._store.is_cached(self.log, offset, max_bytes=max_bytes, end_offset=end_offset):
                 views = self._read(offset, max_bytes, end_offset)
                 if offset in self._cold_ends:
                     self._note_end(end_of(views, offset, end_offset))
                 return views
-            else:
-                return None
+            return None
         return self._read(offset, max_bytes, end_offset)
 
     def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:

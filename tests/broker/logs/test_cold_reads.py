@@ -299,3 +299,23 @@ def test_a_small_read_loads_little_of_its_segment(tmp_path: Path, monkeypatch: p
         (view,) = spy.read(LOG, 300, max_bytes=1, end_offset=301)
         spy.read(LOG, 0, max_bytes=300_000, end_offset=BATCHES)
     assert loaded == [16 * len(view), spy.segments(LOG)[0].size_bytes]
+
+
+@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+async def test_a_reader_gets_beyond_what_compaction_removed_since_a_cold_read(
+    tmp_path: Path, engine: str
+) -> None:
+    with written_before(engine, tmp_path / "log", 20_000) as spy:
+        partition = opened(spy)
+        assert base_offset(await partition.read(0, max_bytes=1, end_offset=BATCHES)) == 0
+        first = spy.segments(LOG)[0]
+        replacement = spy.replacing(LOG, first.base_offset)
+        replacement.add(first.end_offset, [stamped(offset) for offset in range(3, first.end_offset)])
+        replacement.prepare()
+        replacement.finish()
+        assert base_offset(await partition.read(0, max_bytes=1, end_offset=BATCHES)) == 3
+        assert not await partition.read(0, max_bytes=1, end_offset=1)
+
+
+def base_offset(views: Sequence[memoryview]) -> int | None:
+    return next((header.base_offset for view in views for _, header in iter_headers(view)), None)
