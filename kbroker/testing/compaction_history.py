@@ -84,8 +84,8 @@ class CompactionStatistics:
     """- `cleaned`: entries that were confirmed or read, and are in no log at the end
     - `checked`: keys that were looked for in a scan
     - `kills_in_passes`, `cuts_in_passes`: kills of the broker, and power cuts, while a pass ran
-    - `kills_in_replacements`, `cuts_in_replacements`: of these, while it wrote the new contents of a
-      segment
+    - `kills_in_replacements`, `cuts_in_replacements`: of these, while it wrote the new contents of
+      a segment
     - `trimmed`: logs of which retention has removed a part"""
 
     lives: int

@@ -1,5 +1,5 @@
-"""A pass over a log on a disk without a free byte. Uses a small tmpfs, so it needs the right to mount
-one; skipped without it."""
+"""A pass over a log on a disk without a free byte. Uses a small tmpfs, so it needs the right to
+mount one; skipped without it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ async def latest(client: Client, topic: object) -> Mapping[str, str | None]:
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
 async def test_a_pass_waits_for_space(disk: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
-    """All but a few records stay, so a segment needs about its own size beside it. The first pass is
-    made while there is space."""
+    """All but a few records stay, so a segment needs about its own size beside it. The first pass
+    is made while there is space."""
     chooser = random.Random(1)
     async with open_broker(options_of(disk, engine)) as broker:
         client = Client(broker)

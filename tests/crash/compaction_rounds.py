@@ -36,7 +36,7 @@ from tests.crash.transaction_rounds import TransactionTorment
 from tests.crash.worker import GROUP, History
 
 MODULE = "tests.crash.compaction_worker"
-CLIENTS = ("write", "transact", "read", "consume")
+CLIENTS = ("write", "read", "consume")
 DELETE_RETENTION_MS = 2500
 MAY_LOSE_MS = 300
 """With durability `os`: what was answered so shortly before a power cut may be lost."""
@@ -117,15 +117,9 @@ class CompactionTorment(TransactionTorment):
         self.replaced += 1
 
     def finish(self) -> None:
-        """The writers end, and the broker is killed once more; passes do what is left, and so does
-        the share group."""
-        self._stop("write", "transact")
-        self.torment.kill_broker()
-        self.torment.start_broker()
-        self._run("settle-briefly" if self.is_brief else "settle")
-        self._stop("read", "consume")
-        for role in ("drain", "end"):
-            self._run(role)
+        """All clients end; passes do what is left, and so does the share group."""
+        self._stop(*CLIENTS)
+        self._run("finish-briefly" if self.is_brief else "finish")
 
     def judge(self) -> Report:
         """Records that were not drained get a second chance, as in Torment.judge()."""

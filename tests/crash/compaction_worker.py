@@ -2,10 +2,11 @@
 
     python -m tests.crash.compaction_worker ROLE NAME BOOTSTRAP HISTORY SEED
 
-    write      threads with an idempotent producer each, of changing codecs
-    transact   threads with a transactional producer each, which commits or aborts
+    write      threads with an idempotent producer each, of changing codecs, and threads with a
+               transactional one, which commits or aborts
     read       threads that read the logs from the beginning, again and again, and one that follows
     consume    members of the share group
+    finish     when the others have ended: settle, drain, end
     settle     writes until the cleaner is through with all that was written before
     drain      finishes what is left for the share group
     end        reads all logs
@@ -57,7 +58,7 @@ from tests.crash.worker import (
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HOT_KEYS, COLD_KEYS = 30, 300
 FILLER, FILLER_BYTES = "filler", 3000
-SETTLED_WITHIN_S = 80.0
+SETTLED_WITHIN_S = 40.0
 BURSTS = (1, 1, 2, 5, 120)
 """How many records a producer writes at once; the largest ones make batches of many records."""
 
@@ -183,19 +184,15 @@ def _transact(writer: Writer, producer: Producer, sender: Sender, transaction: s
 
 
 def write(name: str, bootstrap: str, history: History, seed: int) -> None:
-    _in_threads(
-        (write_one, Sender(f"{name}.{number}", history, random.Random(seed + number)), bootstrap)
-        for number in range(2)
-    )
-
-
-def transact(name: str, bootstrap: str, history: History, seed: int) -> None:
     """The transactional ids do not depend on `name`: a successor takes over those of a killed
     process."""
-    _in_threads(
-        (transact_one, f"{name}.{number}", f"transact-{number}", bootstrap, history, seed + number)
-        for number in range(2)
-    )
+    works: list[tuple[Any, ...]] = []
+    for number in range(2):
+        works += [
+            (write_one, Sender(f"{name}.{number}", history, random.Random(seed + number)), bootstrap),
+            (transact_one, f"{name}.t{number}", f"transact-{number}", bootstrap, history, seed + number),
+        ]
+    _in_threads(works)
 
 
 def read(name: str, bootstrap: str, history: History, seed: int) -> None:
@@ -256,6 +253,12 @@ def look(name: str, bootstrap: str, history: History, seed: int) -> None:
     scan(name, bootstrap, history, is_committed=True)
 
 
+def finish(name: str, bootstrap: str, history: History, seed: int, *, within_s: float) -> None:
+    settle(f"{name}.settle", bootstrap, history, seed, within_s=within_s)
+    ROLES["drain"](f"{name}.drain", bootstrap, history, seed)
+    end(f"{name}.end", bootstrap, history, seed)
+
+
 def end(name: str, bootstrap: str, history: History, seed: int) -> None:
     for is_committed in (True, False):
         scan(f"{name}.{is_committed}", bootstrap, history, is_committed=is_committed, is_final=True)
@@ -263,11 +266,11 @@ def end(name: str, bootstrap: str, history: History, seed: int) -> None:
 
 ROLES: dict[str, Callable[[str, str, History, int], None]] = {
     "write": write,
-    "transact": transact,
     "read": read,
     "consume": consume,
+    "finish": partial(finish, within_s=SETTLED_WITHIN_S),
+    "finish-briefly": partial(finish, within_s=12.0),
     "settle": settle,
-    "settle-briefly": partial(settle, within_s=12.0),
     "drain": partial(drain, kind=TableWorker),
     "drain-again": partial(drain, kind=TableWorker, longest_session_s=MUCH_LONGER_S),
     "look": look,
