@@ -350,7 +350,7 @@ def _values_of(index: _Index, scan: _Scan, latest: dict[str, _Known]) -> Iterato
         if rule:
             detail = f"{scan.event.reader} ends with {last.sent.name if last else 'nothing'} for {key}"
             record = Record(*scan.log, expected.offset)
-            events = (expected.sent, *([last.sent] if last else []), scan.event)
+            events: tuple[Event, ...] = (expected.sent, *([last.sent] if last else []), scan.event)
             yield Violation(rule, detail, record, events)
 
 
@@ -419,7 +419,7 @@ def _order(index: _Index) -> Iterator[Violation]:
 
 
 def _skipped(index: _Index) -> Iterator[Violation]:
-    """What is there at the end was there when the reader passed it."""
+    """A record of the final read was in the log when the reader passed it."""
     left = {scan.log: scan for scan in index.final_scans()}
     for (reader, log), events in index.read.items():
         got = {each.offset for event in events for each in event.entries}

@@ -55,7 +55,7 @@ TABLE_CONFIG = {
 WINDOW_CONFIG = {
     **TABLE_CONFIG,
     "cleanup.policy": "compact,delete",
-    "retention.bytes": "60000",
+    "retention.bytes": "14000",
     "retention.ms": "-1",
 }
 IN_PASS_WITHIN_S = 30.0
