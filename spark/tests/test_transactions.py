@@ -358,6 +358,19 @@ def _edge(log: StoredLog, randomly: random.Random) -> int:
     )
 
 
+def test_the_aborted_transactions_of_a_range_at_random() -> None:
+    """Some are much longer than others."""
+    randomly = random.Random(6)
+    for _ in range(50):
+        markers = sorted(randomly.sample(range(1, 300), randomly.randrange(40)))
+        aborted = [Aborted(last % 5, max(0, last - randomly.choice((1, 5, 100))), last) for last in markers]
+        committed = Committed(300, aborted)
+        for first in range(0, 300, 7):
+            end = first + randomly.randrange(1, 60)
+            expected = tuple(each for each in aborted if each.first < end and each.last > first)
+            assert committed.aborted_in(first, end) == expected
+
+
 def test_batches_of_aborted_transactions_at_random() -> None:
     randomly = random.Random(5)
     for _ in range(50):

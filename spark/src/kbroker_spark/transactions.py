@@ -16,8 +16,11 @@ Spark.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -37,7 +40,8 @@ _FIELDS = ("producer_id", "base_offset", "attributes", "record_count")
 Snapshots: TypeAlias = Mapping[int, bytes]
 
 
-class Committed(NamedTuple):
+@dataclass(frozen=True)
+class Committed:
     """What a consumer with read_committed may read of a log.
 
     - `end`: the last stable offset; it gets no record at or above it
@@ -52,8 +56,15 @@ class Committed(NamedTuple):
         """Those that may have records in [first, end)."""
         if self.aborted is None:
             return None
-        later = self.aborted[bisect_right(self.aborted, first, key=_last) :]
-        return tuple(each for each in later if each.first < end)
+        begin = bisect_right(self.aborted, first, key=_last)
+        stop = bisect_left(self._least_first, end, begin)
+        return tuple(each for each in self.aborted[begin:stop] if each.first < end)
+
+    @cached_property
+    def _least_first(self) -> Sequence[int]:
+        """For each aborted transaction, where it or the earliest of the later ones begins."""
+        firsts = [each.first for each in self.aborted or ()]
+        return list(accumulate(reversed(firsts), min))[::-1]
 
 
 class LogTransactions:
