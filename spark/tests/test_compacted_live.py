@@ -111,7 +111,7 @@ def test_a_stream_over_holes(topic: CompactedTopic, level: str, limit: int) -> N
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_the_directory_without_its_broker(engine: str, ending: str) -> None:
-    """A stream goes on in it while the log is compacted, and when the broker has ended."""
+    """A stream continues in it while the log is compacted, and when the broker has ended."""
     with open_test_broker(storage=require_engine(engine), config={**KEPT, **CLEANER}) as broker:
         topic = CompactedTopic(broker, "t")
         topic.fill()

@@ -111,7 +111,7 @@ async def test_a_panic_of_an_engine_in_a_flush_ends_the_committer() -> None:
 
 
 async def test_a_flush_is_not_cancelled() -> None:
-    """Its caller may go on with what must not happen before the sync."""
+    """Its caller may then do what must not happen before the sync."""
     store = FakeStore()
     async with committing(store, beside_sync=True, durability="os", sync_interval_s=SELDOM_S) as commits:
         await commits.commit(["a"])
