@@ -61,7 +61,7 @@ def record_kafka(names: tuple[str, ...]) -> None:
 def compare(storage: str, names: tuple[str, ...]) -> None:
     """Run scripts against kbroker and compare its answers with Kafka's.
 
-    Ends with 1 if a script fails, or if an answer differs without an entry in known_differences.py.
+    Ends with 1 if a script fails, or if an answer differs without an entry in known_differences.
     """
     met: dict[str, list[Found]] = {}
     unexplained: list[Found] = []
