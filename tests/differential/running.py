@@ -45,6 +45,8 @@ BROKER_CONFIG = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.max.size": "6",
+    "log.cleaner.backoff.ms": "50",
+    "log.cleaner.dedupe.buffer.size": "2097152",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 """The config of both brokers: bounds low enough for scripts that wait for a lock or a session to

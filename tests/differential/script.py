@@ -318,7 +318,11 @@ class Session:
     def share(self, partitions: int = 1, **configs: str) -> tuple[Topic, Member]:
         """An empty topic, and the member "m" of a group with these configs for which the topic's
         share-partitions are loaded."""
-        topic, group = self.topic(partitions), self.group(**configs)
+        return self.share_of(self.topic(partitions), partitions, **configs)
+
+    def share_of(self, topic: Topic, partitions: int = 1, **configs: str) -> tuple[Topic, Member]:
+        """Likewise, for a topic that was made for it."""
+        group = self.group(**configs)
         self.join(group, "m", topic, partitions=partitions)
         self.load(group, topic, partitions=partitions)
         return topic, self.member(group)

@@ -147,15 +147,20 @@ class Producer:
         transcript."""
         if self.generation == 1:
             self.added({topic: (partition,)})
-        batch = self.batch(topic, *values, partition=partition)
+        self.send_batch(topic, self.batch(topic, *values, partition=partition), len(values), partition)
+
+    def send_batch(self, topic: Topic, batch: bytes, count: int, partition: int = 0) -> int:
+        """Append its next batch, of `count` records, to a partition that was added if need be.
+        Returns the base offset. Not part of the transcript."""
         answer = self.s.prepare(
             "produce", self.last_produce, on=self.on,
             **produce_values(self.id, {topic: {partition: batch}}, self.last_produce),
         )  # fmt: skip
-        code = answer.responses[0].partition_responses[0].error_code
-        if code.value:
-            raise AssertionError(f"{self.id}: cannot produce to {topic.name}: {code.name}")
-        self._count(topic, partition, len(values))
+        (row,) = answer.responses[0].partition_responses
+        if row.error_code.value:
+            raise AssertionError(f"{self.id}: cannot produce to {topic.name}: {row.error_code.name}")
+        self._count(topic, partition, count)
+        return int(row.base_offset)
 
     def _count(self, topic: Topic, partition: int, count: int) -> None:
         key = topic.name, partition

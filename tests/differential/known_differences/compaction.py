@@ -43,6 +43,12 @@ KNOWN: Sequence[Difference] = (
         "compaction_settings.ratios_of_new_topics",
     ),
     Difference(
+        "DIF-89",
+        r"^7\.incremental_alter_configs\.responses\[0\]\.error_(code|message)$",
+        any_of(values("none", "invalid_request"), values(None, "text")),
+        "compaction_settings.the_broker_s_settings_are_altered",
+    ),
+    Difference(
         "DIF-90",
         r"^0\.share_fetch\..*\.acquired_records\[1\]\.last_offset$",
         values(5, 3),
@@ -56,7 +62,7 @@ KNOWN: Sequence[Difference] = (
     ),
     Difference(
         "DIF-92",
-        r"^\d+\.(describe_configs\.results\[0\]\.configs\[\d\]\.read_only|incremental_alter_configs\.responses\[0\]\.error_(code|message))$",
+        r"^(0|9|17)\.(describe_configs\.results\[0\]\.configs\[\d\]\.read_only|incremental_alter_configs\.responses\[0\]\.error_(code|message))$",
         any_of(values(False, True), values("none", "invalid_request"), values(None, "text")),
         "compaction_settings.the_broker_s_settings compaction_settings.the_broker_s_settings_are_altered",
     ),
