@@ -30,7 +30,6 @@ from kbroker.formats.compacted_batches import (
 from kbroker.formats.transactions import is_marker
 
 _LATEST_MS: Final = (1 << 63) - 1
-_LATEST_HORIZON_MS: Final = 1 << 62
 
 
 class LastOfProducer(NamedTuple):
@@ -108,7 +107,7 @@ class CleaningPass:
             payload = bytes(records_payload(batch, header))
             records = list(iter_stored(payload, header))
             horizon_ms = self._horizon_ms(header, records)
-            return rebuilt(header, payload, records, horizon_ms=horizon_ms)
+            return batch if horizon_ms is None else rebuilt(header, payload, records, horizon_ms=horizon_ms)
         return batch if self._rules.now_ms < horizon_ms else self._without_records(header)
 
     def _without_records(self, header: BatchHeader) -> bytes | None:
@@ -127,8 +126,11 @@ class CleaningPass:
         return header.is_control and header.producer_epoch == last.epoch
 
     def _horizon_ms(self, header: BatchHeader, records: Sequence[StoredRecord]) -> int | None:
-        """None if the times of the records cannot be stored beside it: a tombstone then stays."""
-        horizon_ms = min(self._rules.now_ms + self._rules.delete_retention_ms, _LATEST_HORIZON_MS)
+        """None if it, or the times of the records beside it, cannot be stored: a tombstone then
+        stays."""
+        horizon_ms = self._rules.now_ms + self._rules.delete_retention_ms
+        if horizon_ms > _LATEST_MS:
+            return None
         shift_ms = header.base_timestamp_ms - horizon_ms
         fits = all(abs(each.timestamp_delta + shift_ms) <= _LATEST_MS for each in records)
         return horizon_ms if fits else None

@@ -83,8 +83,10 @@ class MemoryLog:
         end: int | None = None,
         map_bytes: int = 1 << 20,
         producers: Mapping[int, LastOfProducer] | None = None,
+        retention_ms: int = RETENTION_MS,
     ) -> CleaningPass:
-        """A pass up to `end`; `producers`: the active ones, by default all."""
+        """A pass up to `end`; `producers`: the active ones, by default all. `retention_ms`: how
+        long deletions stay."""
         end = self.next_offset if end is None else end
         latest = OffsetMap(map_bytes, self.next_offset)
         latest.end_offset = self.cleaned_to
@@ -94,7 +96,7 @@ class MemoryLog:
             is_dirty = header.last_offset >= self.cleaned_to and header.last_offset < end
             if is_dirty and not add_keys(latest, seen, batch):
                 break
-        rules = PassRules(now_ms, RETENTION_MS, end, self.producers if producers is None else producers)
+        rules = PassRules(now_ms, retention_ms, end, self.producers if producers is None else producers)
         found = CleaningPass(rules, latest, SeenTransactions(self.aborted))
         kept: list[bytes] = []
         for batch in self.batches:

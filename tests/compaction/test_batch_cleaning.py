@@ -89,6 +89,19 @@ def test_a_tombstone_gets_a_horizon_and_goes_after_it() -> None:
     assert delete_horizon_ms(log.headers()[0]) == NOW_MS + RETENTION_MS
 
 
+def test_a_horizon_beyond_all_times_is_not_set() -> None:
+    """As in Kafka: a lower delete.retention.ms may set it later."""
+    log = MemoryLog()
+    log.append(record("a", None), record("b", "1"))
+    log.end(MarkerType.COMMIT, 7)
+    before = list(log.batches)
+    log.clean(retention_ms=(1 << 63) - 1, producers={})
+    assert log.batches == before
+    log.append(record("c", "2"))
+    log.clean(producers={})
+    assert [delete_horizon_ms(each) for each in log.headers()] == [NOW_MS + RETENTION_MS] * 2 + [None]
+
+
 def test_an_overwritten_tombstone_goes_at_once() -> None:
     log = MemoryLog()
     log.append(record("a", None))
