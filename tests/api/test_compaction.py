@@ -183,6 +183,14 @@ async def test_a_record_without_key_is_refused_by_name(  # BASE-34
         assert client.partition("a").high_watermark == 0
 
 
+async def test_a_record_without_key_at_a_wrong_time_lacks_its_key(connect: Connect) -> None:
+    """Kafka's error of a record with both faults."""
+    async with connect() as client:
+        topic = await topic_of(client)
+        batch = build_batch([Record(0, wall_clock_ms() + 10**8, None, b"v")])
+        assert (await produce(client, topic, batch)).error_code == ErrorCode.invalid_record
+
+
 async def test_a_topic_that_becomes_compacted_loses_records_without_key(connect: Connect) -> None:
     async with connect() as client:
         topic = await topic_of(client, **{"cleanup.policy": "delete"})

@@ -225,10 +225,14 @@ def _check_timestamps(
     newest = min(now_ms + rules.timestamp_after_max_ms, UNLIMITED_MS)
     oldest = now_ms - rules.timestamp_before_max_ms
     if header.max_timestamp_ms > newest:
+        if rules.needs_keys and _lack_keys(_first_records(records, header), oldest, newest):
+            return
         _refuse_timestamps(_out_of_bounds(_first_records(records, header), oldest, newest))
     if rules.timestamp_before_max_ms != UNLIMITED_MS and (
         errors := _out_of_bounds(_all_records(records, header), oldest, newest)
     ):
+        if rules.needs_keys and _lack_keys(_all_records(records, header), oldest, newest):
+            return
         _refuse_timestamps(errors)
 
 
@@ -240,9 +244,20 @@ def _out_of_bounds(records: Iterator[tuple[int, Record]], oldest: int, newest: i
             f"{newest}].",
         )
         for place, record in records
-        if record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
+        if _is_out(record, oldest, newest)
     )
     return list(islice(wrong, MAX_RECORD_ERRORS))
+
+
+def _is_out(record: Record, oldest: int, newest: int) -> bool:
+    return record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
+
+
+def _lack_keys(records: Iterator[tuple[int, Record]], oldest: int, newest: int) -> bool:
+    """Whether some records are out of bounds, and all of these lack the key that they need. Then
+    the check of the payload refuses them: Kafka, too, names only the first error of a record."""
+    keys = [record.key for _, record in records if _is_out(record, oldest, newest)]
+    return bool(keys) and all(key is None for key in keys)
 
 
 def _refuse_timestamps(errors: Sequence[RecordError]) -> None:

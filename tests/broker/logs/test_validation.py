@@ -3,6 +3,8 @@ for it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import struct
 from collections.abc import Callable
 
@@ -229,4 +231,17 @@ def test_timestamps(codec: Codec) -> None:
     too_old = build_batch([Record(0, NOW_MS, None, b""), Record(0, NOW_MS - 1001, None, b"")], codec=codec)
     assert code_of(too_old, old) is ErrorCode.invalid_timestamp
     validate(too_old, BatchRules(timestamp_before_max_ms=1000, log_append_time=True), NOW_MS)
+    # Without the key that it needs, the record is refused for that, by the check of the payload.
+    validate(too_old, replace(old, needs_keys=True), NOW_MS)
     validate(build_batch([Record(0, NO_TIMESTAMP, None, b"")], codec=codec), old, NOW_MS)
+
+
+def test_a_record_out_of_bounds_is_named_before_those_without_a_key() -> None:
+    """As in Kafka: one wrong time of a record with a key decides for the error."""
+    rules = BatchRules(needs_keys=True)
+    late_ms = NOW_MS + 3_600_001
+    keyless, keyed = Record(0, late_ms, None, b""), Record(0, late_ms, b"k", b"")
+    validate(build_batch([keyless, keyless]), rules, NOW_MS)
+    validate(build_batch([keyless, Record(0, NOW_MS, b"k", b"")]), rules, NOW_MS)
+    assert code_of(build_batch([keyless, keyed]), rules) is ErrorCode.invalid_timestamp
+    assert code_of(build_batch([keyless]), RULES) is ErrorCode.invalid_timestamp
