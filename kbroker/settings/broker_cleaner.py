@@ -27,6 +27,7 @@ CLEANER_CONFIGS: Final = (
         type=ConfigType.LONG,
         default="86400000",
         minimum=0,
+        dynamic=True,
         doc="How long compacted topics keep tombstones; default of delete.retention.ms.",
     ),
     ConfigDef(
@@ -34,6 +35,7 @@ CLEANER_CONFIGS: Final = (
         type=ConfigType.LONG,
         default="0",
         minimum=0,
+        dynamic=True,
         doc="A segment with a record that is younger is not compacted; default of min.compaction.lag.ms.",
     ),
     ConfigDef(
@@ -49,6 +51,7 @@ CLEANER_CONFIGS: Final = (
         default="0.5",
         minimum=0,
         maximum=1,
+        dynamic=True,
         doc="A log is compacted when more than this part of it is new; default of min.cleanable.dirty.ratio.",
     ),
     ConfigDef(
