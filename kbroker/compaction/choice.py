@@ -12,7 +12,7 @@ Not cleanable:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kbroker.storage.spi import SegmentInfo
@@ -30,7 +30,8 @@ class CompactionSettings(NamedTuple):
 class Cleanable(NamedTuple):
     """- `segments`: the sealed ones from the log's start that a pass may rewrite, in order
     - `first_dirty`: the records from there on were in no pass yet
-    - `oldest_dirty_ms`: the newest time in the first segment with such records, -1 without one"""
+    - `oldest_dirty_ms`: the first time of the segments with such records, -1 without one, and if
+      none can be old"""
 
     segments: Sequence[SegmentInfo]
     first_dirty: int
@@ -63,9 +64,11 @@ def cleanable(
     cleaned_to: int,
     protected_from: int,
     now_ms: int,
+    first_time_ms: Callable[[SegmentInfo], int],
 ) -> Cleanable:
     """`segments`: all of the log, the active one last. `cleaned_to`: where the last pass stopped, 0
-    before the first one. `protected_from`: no record from there on may be removed."""
+    before the first one. `protected_from`: no record from there on may be removed. `first_time_ms`:
+    the time of a segment's first batch, which is read if max.compaction.lag.ms is set."""
     start = segments[0].base_offset
     first_dirty = cleaned_to if start <= cleaned_to <= segments[-1].end_offset else start
     found: list[SegmentInfo] = []
@@ -79,10 +82,12 @@ def cleanable(
         found.append(segment)
     clean = [each for each in found if each.end_offset <= first_dirty]
     dirty = found[len(clean) :]
+    dated = dirty if settings.max_lag_ms < now_ms else ()
+    times_ms = (time_ms for each in dated if (time_ms := first_time_ms(each)) > 0)
     return Cleanable(
         found,
         first_dirty,
         sum(each.size_bytes for each in clean),
         sum(each.size_bytes for each in dirty),
-        dirty[0].max_timestamp_ms if dirty else -1,
+        min(times_ms, default=-1),
     )

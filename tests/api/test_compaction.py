@@ -191,6 +191,20 @@ async def test_a_record_without_key_at_a_wrong_time_lacks_its_key(connect: Conne
         assert (await produce(client, topic, batch)).error_code == ErrorCode.invalid_record
 
 
+async def test_the_maximum_lag_goes_by_the_first_batch_of_a_segment(connect: Connect) -> None:
+    """However new the rest of the segment is."""
+    async with connect() as client:
+        configs = {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "3600000"}
+        topic = await topic_of(client, **configs)
+        now_ms = wall_clock_ms()
+        for age_ms in (3_700_000, 0):
+            await append(client, topic, build_batch([Record(0, now_ms - age_ms, b"k", b"v" * 60)]))
+        await append(client, topic, keyed(("next segment", "v" * 150)))
+        assert len(client.partition("a").segments()) == 2
+        await compact(client)
+        assert list(await stored(client, topic)) == [1, 2]
+
+
 async def test_a_topic_that_becomes_compacted_loses_records_without_key(connect: Connect) -> None:
     async with connect() as client:
         topic = await topic_of(client, **{"cleanup.policy": "delete"})

@@ -10,13 +10,17 @@ from kbroker.storage.spi import SegmentInfo
 NOW_MS = 1_000_000
 FOREVER_MS = (1 << 63) - 1
 SEGMENTS = [SegmentInfo(first, first + 10, 100, NOW_MS - 1000 + first) for first in (0, 10, 20, 30)]
+FIRST_MS = {each.base_offset: NOW_MS - 2000 + each.base_offset for each in SEGMENTS}
 SETTINGS = CompactionSettings(0.5, 0, FOREVER_MS, 0)
 
 
 def choose(
     settings: CompactionSettings = SETTINGS, *, cleaned_to: int = 0, protected_from: int = 40
 ) -> Cleanable:
-    return cleanable(SEGMENTS, settings, cleaned_to=cleaned_to, protected_from=protected_from, now_ms=NOW_MS)
+    return cleanable(
+        SEGMENTS, settings, cleaned_to=cleaned_to, protected_from=protected_from, now_ms=NOW_MS,
+        first_time_ms=lambda segment: FIRST_MS[segment.base_offset],
+    )  # fmt: skip
 
 
 def test_all_but_the_active_segment() -> None:
@@ -48,10 +52,23 @@ def test_more_than_the_ratio_must_be_new(cleaned_to: int, dirty_bytes: int, is_d
 
 
 def test_an_old_segment_is_due_in_any_case() -> None:
-    found = choose(cleaned_to=20)
-    assert found.oldest_dirty_ms == NOW_MS - 980
-    assert found.is_due(SETTINGS._replace(max_lag_ms=979), NOW_MS)
-    assert not found.is_due(SETTINGS._replace(max_lag_ms=980), NOW_MS)
+    """By the time of its first batch, whatever follows in it."""
+    for lag_ms, is_due in ((1979, True), (1980, False)):
+        settings = SETTINGS._replace(max_lag_ms=lag_ms)
+        found = choose(settings, cleaned_to=20)
+        assert found.oldest_dirty_ms == NOW_MS - 1980
+        assert found.is_due(settings, NOW_MS) == is_due
+
+
+def test_the_oldest_of_the_new_segments_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIRST_MS, 20, NOW_MS - 5000)
+    monkeypatch.setitem(FIRST_MS, 10, -1)  # without a time
+    assert choose(SETTINGS._replace(max_lag_ms=100), cleaned_to=10).oldest_dirty_ms == NOW_MS - 5000
+    assert choose(SETTINGS._replace(max_lag_ms=100), cleaned_to=30).oldest_dirty_ms == -1
+
+
+def test_without_a_maximum_lag_no_batch_is_read() -> None:
+    assert choose(cleaned_to=20).oldest_dirty_ms == -1
 
 
 @pytest.mark.parametrize("cleaned_to", [-1, 41, 10**9])
@@ -60,5 +77,12 @@ def test_a_stop_outside_of_the_log_counts_as_none(cleaned_to: int) -> None:
 
 
 def test_a_log_of_one_segment_is_never_due() -> None:
-    found = cleanable(SEGMENTS[3:], SETTINGS, cleaned_to=0, protected_from=40, now_ms=NOW_MS)
+    found = cleanable(
+        SEGMENTS[3:],
+        SETTINGS,
+        cleaned_to=0,
+        protected_from=40,
+        now_ms=NOW_MS,
+        first_time_ms=lambda segment: 1,
+    )
     assert (found.segments, found.end_offset, found.is_due(SETTINGS, NOW_MS)) == ([], 30, False)

@@ -25,13 +25,14 @@ from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.clock import wall_clock_ms
 from kbroker.compaction.choice import Cleanable, CompactionSettings, cleanable
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
+from kbroker.formats.batches import HEADER_SIZE, read_header
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.state import Cleaned, CleanedKey
 from kbroker.formats.transactions import AbortedKey
 from kbroker.settings.altering import BrokerConfig, TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.settings.topic import is_compacted
-from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
+from kbroker.storage.spi import Change, LogStore, SegmentInfo, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ class LogCleaner:
             cleaned_to=0 if stored is None else Cleaned.decode(stored).offset,
             protected_from=min(held_from, partition.last_stable_offset),
             now_ms=now_ms,
+            first_time_ms=partial(_first_time_ms, partition),
         )
 
     async def _held_from(self, topic: Topic, partition: Partition) -> int:
@@ -217,6 +219,12 @@ def compaction_settings(config: TopicConfig) -> CompactionSettings:
         config["max.compaction.lag.ms"],
         config["delete.retention.ms"],
     )
+
+
+def _first_time_ms(partition: Partition, segment: SegmentInfo) -> int:
+    """The time of the segment's first batch, -1 without one. Raises KafkaError, KeyError."""
+    views = partition.read_now(segment.base_offset, max_bytes=1, end_offset=segment.end_offset)
+    return next((read_header(view).max_timestamp_ms for view in views if len(view) >= HEADER_SIZE), -1)
 
 
 def _name(partition: Partition) -> str:
