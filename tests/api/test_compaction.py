@@ -205,6 +205,33 @@ async def test_the_maximum_lag_goes_by_the_first_batch_of_a_segment(connect: Con
         assert list(await stored(client, topic)) == [1, 2]
 
 
+async def test_a_log_is_cleaned_again_while_others_are_due(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New logs, whose dirty part is larger, hold it up for log.cleaner.backoff.ms only."""
+    async with connect() as client:
+        topics = {
+            name: (await client.create_topic(name, configs=SMALL)).topic_id for name in ("a", "b")
+        }  # fmt: skip
+        for topic in topics.values():
+            await fill(client, topic)
+        cleaner, order = client.broker.log_cleaner, list[str]()
+        real = cleaner._clean
+
+        async def clean(chosen: Any) -> None:
+            order.append(chosen.partition.topic_name)
+            await real(chosen)
+            if len(order) < 4:
+                await fill(client, topics[order[-1]])
+                await trio.sleep(0.02)
+
+        monkeypatch.setattr(cleaner, "_clean", clean)
+        client.broker.config.set_dynamic({"log.cleaner.backoff.ms": "1"}, {})
+        with trio.fail_after(30):
+            await compact(client)
+        assert min(order.count("a"), order.count("b")) >= 2
+
+
 async def test_a_topic_that_becomes_compacted_loses_records_without_key(connect: Connect) -> None:
     async with connect() as client:
         topic = await topic_of(client, **{"cleanup.policy": "delete"})

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import trio
@@ -35,6 +35,9 @@ from kbroker.settings.topic import is_compacted
 from kbroker.storage.spi import Change, LogStore, SegmentInfo, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
+
+_LEAST_WAIT_S: Final = 0.01
+"""Between two passes over a log, so that one that always fails leaves time for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,12 @@ class LogCleaner:
                 await self.clean_all()
 
     async def clean_all(self) -> None:
-        """Passes over all logs that are due, each at most once."""
-        done: set[Partition] = set()
+        """Passes over all logs that are due, until none is. Each waits for log.cleaner.backoff.ms
+        after its pass, however long those of others take."""
+        done: dict[Partition, float] = {}
         while (chosen := await self._choose(done)) is not None:
-            done.add(chosen.partition)
+            wait_s = max(_LEAST_WAIT_S, self._config["log.cleaner.backoff.ms"] / 1000)
+            done[chosen.partition] = trio.current_time() + wait_s
             with self._errors_of(chosen.partition):
                 await self._clean(chosen)
 
@@ -112,8 +117,9 @@ class LogCleaner:
                 self._uncleanable[partition] = str(error)
                 logger.exception("%s is not compacted any more", _name(partition))
 
-    async def _choose(self, done: set[Partition]) -> _Candidate | None:
-        now_ms, due = wall_clock_ms(), list[_Candidate]()
+    async def _choose(self, done: Mapping[Partition, float]) -> _Candidate | None:
+        """`done`: when the next pass may begin."""
+        now_ms, now_s, due = wall_clock_ms(), trio.current_time(), list[_Candidate]()
         ratio = 0.0
         for topic in list(self._topics):
             if not is_compacted(topic.config):
@@ -125,7 +131,7 @@ class LogCleaner:
                 with self._errors_of(partition):
                     found = await self._cleanable(topic, partition, settings, now_ms)
                     ratio = max(ratio, found.dirty_ratio)
-                    if partition not in done and found.is_due(settings, now_ms):
+                    if done.get(partition, 0.0) <= now_s and found.is_due(settings, now_ms):
                         due.append(_Candidate(partition, found, settings))
         self._counts = replace(self._counts, dirty_ratio=ratio)
         return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
