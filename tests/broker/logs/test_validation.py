@@ -3,10 +3,9 @@ for it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kbroker.formats.compression import Codec
 from tests.differential.compaction import CompactedLog, Row, compacted
 from tests.differential.script import Session, Topic, script
-from tests.differential.scripts.base_produce import altered, end_of, produce
+from tests.differential.scripts.base_produce import altered, end_of, latest, produce
 from tests.differential.scripts.compaction_layout import producer
 from tests.differential.transactions import produce as produce_in
 from tests.differential.transactions import produce_values
@@ -96,6 +96,7 @@ def from_an_idempotent_producer(s: Session) -> None:
 def with_other_acks(s: Session) -> None:
     log = compacted(s)
     sent(log, log.batch(UNKEYED), log.batch("a"), acks=1)
+    s.until(lambda: latest(s, log.topic) == 1, "the record is visible")
     end_of(s, log.topic)
 
 
