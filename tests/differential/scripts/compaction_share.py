@@ -19,7 +19,7 @@ RECORD_LIMIT = {"share_acquire_mode": 1}
 
 @dataclass
 class Reader:
-    """A member that takes what there is, and acknowledges it as clients do."""
+    """A member that takes all that is ready, and acknowledges it as clients do."""
 
     member: Member
     log: CompactedLog
