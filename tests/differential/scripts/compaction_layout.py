@@ -266,8 +266,8 @@ def a_topic_of_one_key(s: Session) -> None:
 def segments_end_by_their_size(s: Session) -> None:
     log = compacted(s)
     filler = "x" * 5000
-    gone = log.put("a", "b")
-    log.put(("filler", filler), "a", codec=Codec.NONE)
+    log.put("a", "b")
+    gone = log.put(("filler", filler), "a")
     log.put(("filler", filler), "b")
     log.put(("filler", filler))
     log.run_until_gone(gone)
