@@ -75,7 +75,8 @@ class EntriesRead:
 @dataclass(frozen=True, slots=True)
 class LogScanned:
     """The EntriesRead of this reader are a whole log: from its beginning, at `began_ns` at the
-    earliest, to the end that it had at `at_ns`. `start`: the log start offset afterwards."""
+    earliest, to the end that it had at `at_ns`. `start`: the log start offset afterwards. `end`:
+    where the reader stopped, which with read_committed is the last stable offset."""
 
     at_ns: int
     began_ns: int
@@ -83,6 +84,7 @@ class LogScanned:
     topic: str
     partition: int
     start: int
+    end: int
     is_committed: bool = True
     is_final: bool = False
 

@@ -23,7 +23,8 @@ The share group has rules of kbroker.testing.history: undone, two holders, count
 unfinished for the records that are in the logs at the end.
 
 The latest value of a key is the one with the highest offset of those that are certain when the
-reader begins: confirmed, and committed. Entries without an answer may be there or not. A reader who
+reader begins: confirmed, and committed. An open transaction before it may hold it back from a
+reader with read_committed. Entries without an answer may be there or not. A reader who
 takes longer than a tombstone lives may miss it; `excused` counts these cases.
 """
 
@@ -137,6 +138,11 @@ class _Scan:
     @property
     def log(self) -> Log:
         return self.event.topic, self.event.partition
+
+    def holds_back(self, known: _Known) -> bool:
+        """With read_committed, what follows the first record of an open transaction cannot be read.
+        At the end none is open."""
+        return self.event.is_committed and not self.event.is_final and known.offset >= self.event.end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -340,7 +346,7 @@ def _values_of(index: _Index, scan: _Scan, latest: dict[str, _Known]) -> Iterato
         if known is not None and not index.is_aborted(known):
             found[known.sent.key] = each.offset, known
     for key, expected in latest.items():
-        if expected.offset < scan.event.start:
+        if expected.offset < scan.event.start or scan.holds_back(expected):
             continue
         index.counts["checked"] += 1
         offset, last = found.get(key, (-1, None))

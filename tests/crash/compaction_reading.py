@@ -93,8 +93,8 @@ def scan(
                 log = str(message.topic()), int(message.partition() or 0)
                 if error is None or error.code() != KafkaError._PARTITION_EOF or log not in left:
                     continue
-                start = _start_of(consumer, log, deadline)
-                history.write(LogScanned(now_ns, began_ns, reader, *log, start, is_committed, is_final))
+                where = _start_of(consumer, log, deadline), int(message.offset() or 0)
+                history.write(LogScanned(now_ns, began_ns, reader, *log, *where, is_committed, is_final))
                 left.discard(log)
     return found
 

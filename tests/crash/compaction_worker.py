@@ -232,8 +232,7 @@ def settle(
     ends: dict[tuple[str, int], int] = {}
     while time.monotonic() < deadline:
         if not ends:
-            stable, high = (ends_of(bootstrap, level, LOGS) for level in _LEVELS)
-            ends = high if stable == high else {}
+            ends = _stable_ends(bootstrap)
         for log in LOGS:
             sender.send(producer, log, key=FILLER, value=bytes(FILLER_BYTES))
         finish_sending(producer)
@@ -245,7 +244,11 @@ def settle(
     history.write(*(Settled(now_ns, *log, end) for log, end in ends.items()))
 
 
-_LEVELS = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+def _stable_ends(bootstrap: str) -> dict[tuple[str, int], int]:
+    """The end of each log; nothing while a transaction is open."""
+    stable = ends_of(bootstrap, IsolationLevel.READ_COMMITTED, LOGS)
+    high = ends_of(bootstrap, IsolationLevel.READ_UNCOMMITTED, LOGS)
+    return high if stable == high else {}
 
 
 def look(name: str, bootstrap: str, history: History, seed: int) -> None:
@@ -260,6 +263,10 @@ def finish(name: str, bootstrap: str, history: History, seed: int, *, within_s: 
 
 
 def end(name: str, bootstrap: str, history: History, seed: int) -> None:
+    """First transactions that were left open time out, since they hold back readers."""
+    deadline = time.monotonic() + CALL_S
+    while time.monotonic() < deadline and not _stable_ends(bootstrap):
+        stopping.wait(0.1)
     for is_committed in (True, False):
         scan(f"{name}.{is_committed}", bootstrap, history, is_committed=is_committed, is_final=True)
 

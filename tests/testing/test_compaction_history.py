@@ -79,6 +79,7 @@ class Story:
         *offsets: int,
         until: int | None = None,
         start: int = 0,
+        stop: int = 100,
         is_final: bool = False,
         is_committed: bool = True,
         names: dict[int, str] | None = None,
@@ -89,7 +90,7 @@ class Story:
         entries = tuple(Entry(each, found[each], found[each]) for each in offsets)
         self.events += [
             EntriesRead(end, reader, self.topic, 0, entries, is_committed),
-            LogScanned(end, at * MS, reader, self.topic, 0, start, is_committed, is_final),
+            LogScanned(end, at * MS, reader, self.topic, 0, start, stop, is_committed, is_final),
         ]
 
     def deliver(
@@ -328,6 +329,15 @@ def test_an_unanswered_value_may_have_replaced_the_latest_one() -> None:
     story.send_unanswered(6, "v3")
     story.log[5] = "v3"
     assert story.finish().ok
+
+
+def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
+    story = good()
+    story.scan(10, stop=1)
+    assert story.finish().ok
+    story = good()
+    story.scan(10, stop=1, is_committed=False)
+    assert rules_of(story.finish()) == {"lost", "early"}
 
 
 def test_a_slow_reader_may_miss_a_tombstone() -> None:
