@@ -5,6 +5,9 @@ The clock jumps to the next deadline as soon as all tasks wait, so that kbroker'
 real time and no test sleeps. It must not be used while a thread or another process has work to do,
 such as the commits of a whole broker. With `jump_clock` time passes as usual, and jumps when a test
 says so.
+
+hypothesis is imported first. Its plugin imports it at the end of each session otherwise, and warns
+of trio's random generator if a broker has frozen the objects of this process (gc.freeze).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import inspect
 from functools import partial
 from pathlib import Path
 
+import hypothesis  # noqa: F401
 import pytest
 import trio
 import trio.testing
