@@ -25,10 +25,11 @@ def handle(request: Request) -> Message:
         code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
     good = code is ErrorCode.none
     with_operations: bool = request.body.include_cluster_authorized_operations
+    host, port = request.advertised
     row = {
         "broker_id": broker.node_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": host,
+        "port": port,
         "rack": None,
         "is_fenced": False,
     }

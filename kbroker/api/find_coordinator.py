@@ -42,12 +42,13 @@ def _row(request: Request, error: KafkaError | None, no_message: str) -> Message
             "port": -1,
         }
     broker = request.broker
+    host, port = request.advertised
     return {
         "error_code": ErrorCode.none,
         "error_message": no_message,
         "node_id": broker.node_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": host,
+        "port": port,
     }
 
 

@@ -42,9 +42,10 @@ async def handle(request: Request) -> Message:
             {**row, "topic_authorized_operations": NOT_REQUESTED if row["name"] is None else TOPIC_OPERATIONS}
             for row in rows
         ]
+    host, port = request.advertised
     with_cluster: bool = getattr(body, "include_cluster_authorized_operations", False)
     return {
-        "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
+        "brokers": [{"node_id": broker.node_id, "host": host, "port": port, "rack": None}],
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": rows,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.connection import Connection
+from kbroker.broker.options import Address
 from kbroker.formats.batches import Buffer
 from kbroker.makers import maker
 
@@ -56,6 +57,14 @@ class Request(NamedTuple):
     version: int
     client_id: str | None
     body: Any
+
+    @property
+    def advertised(self) -> Address:
+        """The address for clients of the listener that the request came in on."""
+        listener = self.connection.listener
+        if listener is None or listener.advertised is None:
+            return self.broker.host, self.broker.port
+        return listener.advertised
 
 
 as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = maker(

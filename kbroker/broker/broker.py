@@ -113,7 +113,8 @@ class BrokerStatistics:
 
 
 class Broker:
-    """A running broker. `host` and `port`: the address that clients receive."""
+    """A running broker. `host` and `port`: the address that clients receive. Those that came in on
+    another listener receive its address (Request.advertised)."""
 
     def __init__(
         self,

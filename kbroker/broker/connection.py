@@ -15,6 +15,7 @@ import trio
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.metrics import WaitMetrics
+from kbroker.settings.listeners import Listener
 
 _LONGEST_ALARM_S = 60.0
 """Timers cannot be cancelled, so one may outlive its connection. A timer for the whole wait could
@@ -43,17 +44,21 @@ class Search(Protocol):
 
 
 class Connection:
-    """A client's connection, without its socket. `deadlines`: the broker's.
+    """A client's connection, without its socket. `deadlines`: the broker's; `listener`: on which it
+    came in, None for the only one.
 
     Nearly every fetch of a consumer that keeps up parks, so parking costs neither a cancel scope
     nor a look at the socket. The server calls hang_up() when the peer has closed its side, and the
     connection keeps one timer for its deadlines."""
 
-    __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id")
+    __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id", "listener")
 
-    def __init__(self, connection_id: int, client_host: str, deadlines: Deadlines) -> None:
+    def __init__(
+        self, connection_id: int, client_host: str, deadlines: Deadlines, listener: Listener | None = None
+    ) -> None:
         self.id = connection_id
         self.client_host = client_host
+        self.listener = listener
         self.has_hung_up = False
         self._deadlines = deadlines
         self._parked: Waiter | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kbroker.settings.altering import BrokerConfig
+    from kbroker.settings.listeners import Listener
 
 Durability: TypeAlias = Literal["disk", "os"]
 Address: TypeAlias = tuple[str, int]
@@ -20,11 +21,12 @@ Address: TypeAlias = tuple[str, int]
 
 class ReadyInfo(NamedTuple):
     """The address on which the broker accepts connections, with the real port if port 0 was given.
-    `admin`: the same for the admin HTTP endpoint."""
+    `admin`: the same for the admin HTTP endpoint; `listeners`: all that were configured."""
 
     host: str
     port: int
     admin: Address | None = None
+    listeners: tuple[Listener, ...] = ()
 
 
 def _ignore(_: ReadyInfo) -> None:
@@ -37,6 +39,7 @@ class StartOptions:
 
     - `listen`: port 0 means any free port
     - `advertise`: the address for clients; None: the bound one
+    - `listeners`: all listeners, instead of those two
     - `admin`: the address of the admin HTTP endpoint; None: there is none
     - `admin_names`: host names by which clients may address that endpoint
     - `adopt`: start even if logs hold records and the state has no topic, or a topic lacks its logs
@@ -49,6 +52,7 @@ class StartOptions:
     config: BrokerConfig
     listen: Address = ("127.0.0.1", 9092)
     advertise: Address | None = None
+    listeners: tuple[Listener, ...] = ()
     durability: Durability = "disk"
     admin: Address | None = None
     admin_names: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
 from kbroker.cli.params import (
@@ -38,9 +39,14 @@ from kbroker.cli.start_sources import (
 if TYPE_CHECKING:
     from kbroker.broker.options import Durability, ReadyInfo, StartOptions
     from kbroker.settings.altering import BrokerConfig
+    from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
+_OPEN = (
+    "warning: listening on {} without authentication: every client that reaches this address can read "
+    "and write; see docs/security.md"
+)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 start_option = partial(click.option, cls=StartOption)
@@ -161,11 +167,13 @@ def start(
     overrides the file. `kbroker docs settings` lists the settings.
     """
     check_environment(context)
-    _check_addresses(context, listen, advertise)
     from kbroker.broker.options import StartOptions
     from kbroker.logging_setup import set_up_logging
 
     config = _config(context, configs, storage, state_storage)
+    listeners = _listeners(context, config)
+    if not listeners:
+        _check_addresses(context, listen, advertise)
     options = StartOptions(
         data_dir=Path(data_dir),
         storage=storage,
@@ -173,6 +181,7 @@ def start(
         config=config,
         listen=listen,
         advertise=advertise,
+        listeners=listeners,
         durability=durability,
         admin=admin,
         admin_names=admin_hosts,
@@ -214,6 +223,35 @@ def _config(
     return config
 
 
+def _listeners(context: click.Context, config: BrokerConfig) -> tuple[Listener, ...]:
+    """The listeners of the settings; none where --listen gives the only one.
+
+    Raises CommandFailed."""
+    from kbroker.errors import OperatorError
+    from kbroker.settings.listeners import configured_listeners
+
+    try:
+        found = configured_listeners(config)
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    if found:
+        for option in ("listen", "advertise"):
+            if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+                why = "the setting listeners gives the addresses; leave out one of the two"
+                raise click.UsageError(f"{origin(context, option)}: {why}")
+        _warn_of_open(config, found)
+    return found
+
+
+def _warn_of_open(config: BrokerConfig, listeners: tuple[Listener, ...]) -> None:
+    for listener in listeners:
+        has_certificates = listener.protocol.has_tls and (
+            config.of_listener(listener.name, "ssl.client.auth").lower() == "required"
+        )
+        if not (listener.protocol.has_sasl or has_certificates or _is_loopback(listener.address[0])):
+            say(_OPEN.format(listener))
+
+
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
     """Prefixes errors raised within with the place of the wrong value."""
@@ -229,10 +267,11 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
     """The one line on stdout. Scripts wait for its first three words and may read the address from
     the fourth."""
     address = Address(ready.host, ready.port)
+    more = "".join(f", {each}" for each in ready.listeners[1:])
     admin = f", admin http://{Address(*ready.admin)}" if ready.admin else ""
     return (
         f"kbroker ready on {address} (log {options.storage}, state {options.state_storage}, "
-        f"durability {options.durability}, data {options.data_dir}{admin})"
+        f"durability {options.durability}, data {options.data_dir}{admin}{more})"
     )
 
 
@@ -251,10 +290,7 @@ def _check_addresses(context: click.Context, listen: Address, advertise: Address
         what = f"{listen} is every address of this machine: name the one for clients with --advertise"
         raise click.UsageError(f"{origin(context, 'listen')}: {what}")
     if not _is_loopback(listen.host):
-        say(
-            f"warning: listening on {listen}, and there is no authentication yet: every client that "
-            f"reaches this address can read and write"
-        )
+        say(_OPEN.format(listen))
 
 
 def _is_wildcard(host: str) -> bool:

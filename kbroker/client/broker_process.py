@@ -45,6 +45,7 @@ class RunningBroker:
     - `home` holds the log file, and the data directory unless `data_dir` is given.
     - `command` replaces `python -m kbroker`, for instance by a wrapper.
     - `env` is added to the environment of the process.
+    - `port`: of the first listener, if `config` has the setting listeners; otherwise of --listen.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class RunningBroker:
             "--state-storage",
             self.state_storage,
         ]
-        args += ["--durability", self.durability, "--listen", self.bootstrap]
+        args += ["--durability", self.durability]
+        if "listeners" not in self.config:
+            args += ["--listen", self.bootstrap]
         for name, value in self.config.items():
             args += ["--config", f"{name}={value}"]
         return args + self._extra_args

@@ -1,5 +1,5 @@
-"""The listener: accepts connections up to a limit, runs a task for each, and ends those that are
-idle, broken, or left over at a stop.
+"""The server: accepts connections of all listeners up to a limit, runs a task for each, and ends
+those that are idle, broken, or left over at a stop.
 
 A frame that cannot be understood (size, api, version, body) ends its connection with one log line,
 never the broker.
@@ -11,7 +11,9 @@ import errno
 import logging
 import math
 import socket
+from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -22,9 +24,13 @@ from kbroker.broker.connection import PeerGone
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
 from kbroker.server.hang_ups import HangUps
-from kbroker.server.intake import Intake
+from kbroker.server.intake import RECEIVE_BYTES, Intake
 from kbroker.server.peer import ClosedByPeer, Peer
 from kbroker.server.strangers import Strangers
+from kbroker.server.tls import ListenerTls
+from kbroker.server.tls_socket import Ciphertext, TlsSocket
+from kbroker.settings.broker_listeners import per_ip_overrides
+from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +49,18 @@ class ServerStatistics:
     reserved_bytes: int
 
 
+class Door(NamedTuple):
+    """A listening socket, and what connections through it are. `listener` None: the only one, which
+    is plain."""
+
+    sock: socket.socket
+    listener: Listener | None = None
+    tls: ListenerTls | None = None
+
+
 class Server:
-    """Serves one broker on one listening socket. `admin`: the address of the broker's HTTP
-    endpoint, for the answer to clients that send HTTP to this port."""
+    """Serves one broker on its listening sockets. `admin`: the address of the broker's HTTP
+    endpoint, for the answer to clients that send HTTP to a port of it."""
 
     def __init__(self, broker: Broker, admin: tuple[str, int] | None = None) -> None:
         self._strangers = Strangers(admin)
@@ -61,32 +76,42 @@ class Server:
         self._emptied = trio.lowlevel.ParkingLot()
         self._accepting = trio.CancelScope()
         self._hang_ups = HangUps()
+        self._ciphertext = Ciphertext(RECEIVE_BYTES)
+        self._by_host: Counter[str] = Counter()
+        """Open connections of each address."""
 
     def statistics(self) -> ServerStatistics:
         accepted, refused = self._metrics.accepted, self._metrics.refused
         intake = self._intake
         return ServerStatistics(len(self._open), accepted, refused, intake.requests, intake.reserved_bytes)
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, *doors: Door) -> None:
         """Accept until cancelled, which also ends the connections' tasks."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._hang_ups.run)
             with self._accepting:
-                while True:
-                    await trio.lowlevel.wait_readable(listener.fileno())
-                    await self._accept_all(listener, nursery)
+                async with trio.open_nursery() as accepting:
+                    for door in doors:
+                        accepting.start_soon(self._accept, door, nursery)
+                        if door.tls is not None:
+                            accepting.start_soon(door.tls.keep_current)
 
-    async def _accept_all(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+    async def _accept(self, door: Door, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(door.sock.fileno())
+            await self._accept_all(door, nursery)
+
+    async def _accept_all(self, door: Door, nursery: trio.Nursery) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, address = listener.accept()
+                sock, address = door.sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 await self._after_accept_error(error)
                 return
-            self._admit(nursery, sock, str(address[0]))
+            self._admit(nursery, door, sock, str(address[0]))
 
     async def _after_accept_error(self, error: OSError) -> None:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
@@ -95,22 +120,38 @@ class Server:
         logger.error("cannot accept connections: %s", error)
         await trio.sleep(0.1)
 
-    def _admit(self, nursery: trio.Nursery, sock: socket.socket, host: str) -> None:
-        if len(self._open) >= self._max_connections:
+    def _admit(self, nursery: trio.Nursery, door: Door, sock: socket.socket, host: str) -> None:
+        if (full := self._is_full(host)) is not None:
             self._metrics.refused += 1
-            full = f"max.connections={self._max_connections} are open"
             self._strangers.warn(host, f"connection from {host} refused", full, trio.current_time())
             sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._metrics.accepted += 1
-        peer = Peer(self._intake, self._broker, sock, self._next_id, host)
+        self._by_host[host] += 1
+        secured = sock if door.tls is None else TlsSocket(sock, door.tls.context, self._ciphertext)
+        peer = Peer(self._intake, self._broker, secured, self._next_id, host, door.listener)
         self._open[self._next_id] = peer
         self._hang_ups.watch(sock.fileno(), peer.connection)
         self._metrics.connections = len(self._open)
         self._next_id += 1
         nursery.start_soon(self._serve_peer, peer)
+
+    def _is_full(self, host: str) -> str | None:
+        """The limit that one more connection of `host` would exceed."""
+        if len(self._open) >= self._max_connections:
+            return f"max.connections={self._max_connections} are open"
+        config = self._broker.config
+        most: int = config["max.connections.per.ip"]
+        overrides: tuple[str, ...] = config["max.connections.per.ip.overrides"]
+        if overrides:
+            most = per_ip_overrides(overrides).get(host, most)
+        return (
+            f"{most} of its connections are open (max.connections.per.ip)"
+            if self._by_host[host] >= most
+            else None
+        )
 
     async def _serve_peer(self, peer: Peer) -> None:
         try:
@@ -118,16 +159,24 @@ class Server:
                 await peer.take_leave(self._intake.buffer)
         finally:
             del self._open[peer.connection.id]
+            self._forget_host(peer.connection.client_host)
             self._metrics.connections = len(self._open)
             self._hang_ups.forget(peer.sock.fileno())
             peer.sock.close()
             if not self._open:
                 self._emptied.unpark_all()
 
+    def _forget_host(self, host: str) -> None:
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
     async def _work_for(self, peer: Peer) -> bool:
         """Serve until the connection ends or must end. True if the broker ends it: the peer may
         still have answers to read."""
         try:
+            if isinstance(peer.sock, TlsSocket):
+                await peer.sock.handshake(str(peer.connection.listener))
             await peer.serve(self._intake.buffer)
             return True
         except ClosedByPeer:

@@ -35,7 +35,9 @@ from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
 from kbroker.server.intake import Intake
+from kbroker.server.tls_socket import TlsSocket
 from kbroker.server.transport import Transport
+from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -95,12 +97,18 @@ class Peer(Transport):
     __slots__ = ("_broker", "_frames", "_intake", "busy", "connection", "reserved_bytes", "was_active")
 
     def __init__(
-        self, intake: Intake, broker: Broker, sock: socket.socket, connection_id: int, host: str
+        self,
+        intake: Intake,
+        broker: Broker,
+        sock: socket.socket | TlsSocket,
+        connection_id: int,
+        host: str,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__(sock, f"{host} (connection {connection_id})", broker.metrics)
         self._intake = intake
         self._broker = broker
-        self.connection = Connection(connection_id, host, broker.deadlines)
+        self.connection = Connection(connection_id, host, broker.deadlines, listener)
         self._frames = FrameReader(intake.max_frame_bytes)
         self.reserved_bytes = 0
         self.busy = False

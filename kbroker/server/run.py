@@ -20,8 +20,10 @@ from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import OperatorError
 from kbroker.server.allocator import keep_freed_memory
-from kbroker.server.listener import Server
+from kbroker.server.listener import Door, Server
+from kbroker.server.tls import tls_of
 from kbroker.server.transport import bind
+from kbroker.settings.listeners import Listener, plain_listener
 
 if TYPE_CHECKING:
     from kbroker.server.admin_http import AdminHttp
@@ -37,25 +39,40 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
     everything written is synced, and the broker is closed. Cancelling skips the answers, not the
     closing."""
     with ExitStack() as sockets:
-        listener = sockets.enter_context(bind(options.listen))
+        doors = [
+            _open_door(sockets, options, each)
+            for each in options.listeners or (plain_listener(options.listen, options.advertise),)
+        ]
         admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
-        host, port = listener.getsockname()[:2]
-        bound = replace(options, listen=(options.listen[0] or host, port))
+        first = doors[0].listener
+        assert first is not None
+        bound = replace(options, listen=first.address, advertise=first.advertised)
         async with open_broker(bound) as broker:
             admin_address = admin_listener.getsockname()[:2] if admin_listener else None
             server = Server(broker, admin_address)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(server.serve, listener)
+                nursery.start_soon(server.serve, *doors)
                 admin = _open_admin(broker, admin_listener)
                 if admin is not None:
                     nursery.start_soon(admin.serve)
-                options.on_ready(ReadyInfo(host, port, admin_address))
+                listeners = tuple(door.listener for door in doors if door.listener is not None)
+                options.on_ready(ReadyInfo(*first.address, admin_address, listeners))
                 _notify_ready()
                 await stop.wait()
                 await server.stop(_GRACE_S)
                 if admin is not None:
                     await admin.stop(_ADMIN_GRACE_S)
                 nursery.cancel_scope.cancel()
+
+
+def _open_door(sockets: ExitStack, options: StartOptions, listener: Listener) -> Door:
+    """Bind a listener. Its address is then the real one: port 0 means any free port. Raises
+    OperatorError."""
+    tls = tls_of(options.config, listener)
+    sock = sockets.enter_context(bind(listener.address, "listeners" if options.listeners else "--listen"))
+    host, port = sock.getsockname()[:2]
+    address = (listener.address[0] or host, port)
+    return Door(sock, replace(listener, address=address, advertised=listener.advertised or address), tls)
 
 
 def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | None:

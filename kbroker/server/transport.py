@@ -15,6 +15,7 @@ import trio
 from kbroker.errors import OperatorError
 from kbroker.formats.batches import Buffer
 from kbroker.metrics import BrokerMetrics
+from kbroker.server.tls_socket import TlsSocket
 from kbroker.storage.files import after
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _BACKLOG = 1024
 
 def bind(address: tuple[str, int], option: str = "--listen") -> socket.socket:
     """A listening socket. Raises OperatorError if the address is not available; `option` names the
-    option that gave it."""
+    option or setting that gave it."""
     host, port = address
     try:
         info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -53,7 +54,7 @@ class Transport:
 
     __slots__ = ("_metrics", "is_stalled", "last_active", "name", "sock")
 
-    def __init__(self, sock: socket.socket, name: str, metrics: BrokerMetrics) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, name: str, metrics: BrokerMetrics) -> None:
         self.sock = sock
         self.name = name
         self._metrics = metrics

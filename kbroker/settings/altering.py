@@ -79,7 +79,7 @@ class ConfigChange(NamedTuple):
 
 class Synonym(NamedTuple):
     name: str
-    value: str
+    value: str | None
     source: Source
 
 
@@ -330,12 +330,13 @@ def _row(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: Broke
     value = _EFFECTIVE[scope](stored, broker)[each.name]
     return ConfigRow(
         name=each.name,
-        value=None if value is None else to_text(value),
+        value=None if value is None or each.is_sensitive else to_text(value),
         source=synonyms[0].source if synonyms else Source.DEFAULT,
         synonyms=synonyms,
         read_only=scope is Scope.BROKER and not each.dynamic,
         type=each.type,
         documentation=each.doc,
+        is_sensitive=each.is_sensitive,
     )
 
 
@@ -351,7 +352,8 @@ def _synonyms(
     for source, layer in broker.layers():
         for name in names:
             if name in layer:
-                yield Synonym(name, to_text(BROKER_CONFIGS[name].parse(layer[name])), source)
+                shown = None if each.is_sensitive else to_text(BROKER_CONFIGS[name].parse(layer[name]))
+                yield Synonym(name, shown, source)
     for name in names[:1]:
         default = BROKER_CONFIGS[name].default
         if default is not None:

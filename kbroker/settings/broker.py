@@ -18,10 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.errors import OperatorError
 from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
-from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS, GROUP_CONSUMER_TRIPLES
-from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
+from kbroker.settings.broker_contradictions import contradictions
+from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
+from kbroker.settings.broker_listeners import LISTENER_CONFIGS
+from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
 from kbroker.settings.compression import BROKER_COMPRESSION
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+from kbroker.settings.per_listener import parse_name, value_for
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
     ConfigType.BOOLEAN,
@@ -255,6 +258,7 @@ BROKER_CONFIGS: Final = by_name(
     *CONSUMER_GROUP_CONFIGS,
     *CLEANER_CONFIGS,
     *BROKER_COMPRESSION,
+    *LISTENER_CONFIGS,
     # kbroker's own.
     ConfigDef(
         name="kbroker.disk.min.free.bytes",
@@ -296,10 +300,7 @@ BROKER_CONFIGS: Final = by_name(
     ),
 )
 
-_TOGETHER: Final = "raise the one or lower the other, both in one request where both are altered"
 STARTED_WITH: Final = {
-    "listeners": "use --listen, or a line listen=HOST:PORT of the file",
-    "advertised.listeners": "use --advertise, or a line advertise=HOST:PORT of the file",
     "log.dir": "use --data-dir, or a line data-dir=DIR of the file",
     "log.dirs": "use --data-dir, or a line data-dir=DIR of the file",
     "group.share.persister.class.name": "use kbroker.persister",
@@ -367,6 +368,10 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
         return self._values[name]
 
+    def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:  # noqa: ANN401 - likewise
+        """The value on the listener of that name: its own, or `config[name]`."""
+        return value_for(self._values, listener, name, mechanism)
+
     def check_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
         """Raises ValueError where these altered settings, together with the static ones, would not
         be valid."""
@@ -414,7 +419,7 @@ class BrokerConfig:
                 except ValueError as error:
                     del layer[name]
                     left_out.append(f"{name}={text}: {error}")
-        while (contradiction := next(_contradictions(self._merged(*layers)), None)) is not None:
+        while (contradiction := next(contradictions(self._merged(*layers)), None)) is not None:
             found = [(layer, name) for layer in layers for name in contradiction.names if name in layer]
             left_out += [f"{name}={layer.pop(name)}: {contradiction.message}" for layer, name in found]
         self.set_dynamic(*layers)
@@ -422,47 +427,15 @@ class BrokerConfig:
 
     def _effective(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
         values = self._merged(dynamic_default, dynamic)
-        for contradiction in _contradictions(values):
+        for contradiction in contradictions(values):
             raise ValueError(contradiction.message)
         return values
 
     def _merged(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> dict[str, Any]:
         values: dict[str, Any] = {name: each.default_value() for name, each in BROKER_CONFIGS.items()}
         for layer in (self.static, dynamic_default, dynamic):
-            values.update({name: BROKER_CONFIGS[name].parse(text) for name, text in layer.items()})
+            values.update({name: _definition(name).parse(text) for name, text in layer.items()})
         return values
-
-
-class _Contradiction(NamedTuple):
-    message: str
-    names: tuple[str, ...]
-
-
-def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
-    """Contradictions between settings that are each within their bounds (Kafka's checks of share
-    and consumer groups at the start)."""
-    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        if values[name] is not None and (values[name] == 0 or values[name] < -1):
-            yield _Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
-    pairs = []
-    for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
-        for triple in triples:
-            least, default, most = (
-                f"group.{kind}.min.{triple}",
-                f"group.{kind}.{triple}",
-                f"group.{kind}.max.{triple}",
-            )
-            pairs += [(most, least), (default, least), (most, default)]
-    pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
-    for greater, lesser in pairs:
-        if values[greater] < values[lesser]:
-            they = f"must be greater than or equal to {lesser} ({values[lesser]})"
-            yield _Contradiction(f"{greater} ({values[greater]}) {they}: {_TOGETHER}", (greater, lesser))
-    for kind in ("share", "consumer"):
-        timeout, heartbeat = f"group.{kind}.session.timeout.ms", f"group.{kind}.heartbeat.interval.ms"
-        if values[timeout] <= values[heartbeat]:
-            they = f"{timeout} ({values[timeout]}) must be greater than {heartbeat} ({values[heartbeat]})"
-            yield _Contradiction(f"{they}: {_TOGETHER}", (timeout, heartbeat))
 
 
 def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:
@@ -477,15 +450,21 @@ def file_settings(lines: Iterable[str], file: str = "configuration file") -> Ite
             yield Setting(f"{file}, line {number}", name.strip(), value.strip())
 
 
+def _definition(name: str) -> ConfigDef:
+    """Raises KeyError for an unknown name."""
+    found = parse_name(name, BROKER_CONFIGS)
+    return BROKER_CONFIGS[name] if found is None else found.definition
+
+
 def _check(setting: Setting, also: Collection[str]) -> None:
     where, name, value = setting
-    if name not in BROKER_CONFIGS:
+    if name not in BROKER_CONFIGS and parse_name(name, BROKER_CONFIGS) is None:
         close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
         hint = STARTED_WITH.get(name) or (
             f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all"
         )
         raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
     try:
-        BROKER_CONFIGS[name].parse(value)
+        _definition(name).parse(value)
     except ValueError as error:
         raise OperatorError(f"{where}: {error}") from None

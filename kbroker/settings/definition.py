@@ -33,6 +33,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Source(IntEnum):
@@ -57,6 +58,7 @@ class ConfigDef:
     - `dynamic`: may be altered while the broker runs
     - `hidden`: works, but is not listed
     - `ignores_case`: choices are accepted in any letter case
+    - `per_listener`: one listener may have a value of its own (settings/per_listener.py)
     - `fault`: returns the error of a typed value, or None
     """
 
@@ -73,6 +75,7 @@ class ConfigDef:
     dynamic: bool = False
     hidden: bool = False
     ignores_case: bool = False
+    per_listener: bool = False
     fault: Callable[[Value], str | None] | None = None
 
     def parse(self, text: str) -> Value:
@@ -97,7 +100,13 @@ class ConfigDef:
     def default_value(self) -> Value | None:
         return None if self.default is None else self.parse(self.default)
 
+    @property
+    def is_sensitive(self) -> bool:
+        """A secret: the value is in no answer, no log line and no error."""
+        return self.type is ConfigType.PASSWORD
+
     def _invalid(self, text: str, why: str) -> ValueError:
+        text = "[hidden]" if self.is_sensitive else text
         return ValueError(f"Invalid value {text} for configuration {self.name}: {why}")
 
     def _boolean(self, text: str) -> Value:
@@ -138,6 +147,7 @@ _READERS = {
     ConfigType.LONG: ConfigDef._integer,
     ConfigType.DOUBLE: ConfigDef._double,
     ConfigType.LIST: ConfigDef._list,
+    ConfigType.PASSWORD: ConfigDef._string,
 }
 
 

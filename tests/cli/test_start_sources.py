@@ -210,10 +210,10 @@ def test_errors_name_the_variable(
         ("storage=floppy", "{file}, line 2 (storage): unknown storage engine 'floppy'"),
         ("group.consumer.assignors=floppy", "{file}, line 2: unknown assignor 'floppy'"),
         ("num.partitions=0", "{file}, line 2: Invalid value 0 for configuration num.partitions"),
-        ("lsten=1", "{file}, line 2: unknown setting 'lsten'; did you mean listen?"),
+        ("lsten=1", "{file}, line 2: unknown setting 'lsten'; did you mean listen or listeners?"),
         (
-            "listeners=PLAINTEXT://:9092",
-            "{file}, line 2: unknown setting 'listeners'; use --listen, or a line listen=HOST:PORT",
+            "log.dirs=/data",
+            "{file}, line 2: unknown setting 'log.dirs'; use --data-dir, or a line data-dir=DIR",
         ),
         ("config=a=b", "{file}, line 2: config cannot be given in the file: a setting is a line of its own"),
         (

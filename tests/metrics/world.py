@@ -18,7 +18,7 @@ from kbroker.broker.options import StartOptions
 from kbroker.client.rpc import Connection
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.metrics_export.table import METRICS
-from kbroker.server.listener import Server
+from kbroker.server.listener import Door, Server
 from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
@@ -97,7 +97,7 @@ async def opened(path: Path, config: Mapping[str, str] | None = None) -> AsyncIt
         listener = stack.enter_context(bind(("127.0.0.1", 0)))
         broker = await stack.enter_async_context(open_broker(options))
         nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(Server(broker).serve, listener)
+        nursery.start_soon(Server(broker).serve, Door(listener))
         yield World(Client(broker, 1001), listener.getsockname()[:2])
         nursery.cancel_scope.cancel()
 

@@ -15,7 +15,7 @@ import trio.testing
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.formats.batches import Record, build_batch
-from kbroker.server.listener import Server
+from kbroker.server.listener import Door, Server
 from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.broker.appending import append
@@ -54,7 +54,7 @@ async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
     try:
         async with open_broker(options) as broker, trio.open_nursery() as nursery:
             server = Server(broker)
-            nursery.start_soon(server.serve, listener)
+            nursery.start_soon(server.serve, Door(listener))
             yield Serving(broker, server, listener.getsockname())
             nursery.cancel_scope.cancel()
     finally:

@@ -118,9 +118,10 @@ AT_START = (
     [
         ("group.share.max.size", AT_START),
         ("num.partitions", AT_START),
+        ("listeners", AT_START),
         (
-            "listeners",
-            "It is no setting of the running broker: at its start use --listen, or a line listen=HOST:PORT "
+            "log.dirs",
+            "It is no setting of the running broker: at its start use --data-dir, or a line data-dir=DIR "
             "of the file",
         ),
         ("retention.ms", "The broker setting of that meaning is log.retention.ms"),

@@ -30,7 +30,11 @@ WIDEST = {
     "group.share.max.share.sessions": str(INT_MAX),
     "group.share.max.size": "1",
 }
-LISTS = {"log.cleanup.policy": ("", "delete", "compact, delete")}
+LISTS = {
+    "log.cleanup.policy": ("", "delete", "compact, delete"),
+    "max.connections.per.ip.overrides": ("", "10.0.0.1:5, [::1]:7"),
+    "ssl.enabled.protocols": ("TLSv1.3", "TLSv1.2, TLSv1.3"),
+}
 REACHABLE = {
     # Settings whose check against another one is always narrower than their bounds.
     **{
@@ -96,6 +100,7 @@ def test_other_types(each: ConfigDef) -> None:
     good = {
         ConfigType.BOOLEAN: ("true", "FALSE", " True "),
         ConfigType.STRING: each.choices or ("anything",),
+        ConfigType.PASSWORD: ("anything",),
         ConfigType.LIST: each.only or LISTS.get(each.name, ("a, b",)),
         ConfigType.DOUBLE: (str(each.minimum), str(each.maximum or 1e300)),
     }[each.type]
@@ -146,8 +151,8 @@ def test_unknown_names_are_refused_with_the_closest() -> None:
         OperatorError, match=r"line 1: unknown setting 'num.partition'; did you mean num.partitions"
     ):
         BrokerConfig.load(["num.partition=3"])
-    with pytest.raises(OperatorError, match=r"--config: unknown setting 'listeners'; use --listen"):
-        BrokerConfig.load((), {"listeners": "PLAINTEXT://:9092"})
+    with pytest.raises(OperatorError, match=r"--config: unknown setting 'log.dirs'; use --data-dir"):
+        BrokerConfig.load((), {"log.dirs": "/data"})
     with pytest.raises(OperatorError, match=r"unknown setting 'xyzzy'; `kbroker docs settings` lists all"):
         BrokerConfig.load(["xyzzy=1"])
 
