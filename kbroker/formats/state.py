@@ -5,7 +5,7 @@ A key is a namespace, "/" and a body. Its numbers are big-endian and never negat
 sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
 
     namespace      body                                              value
-    meta/          name                                              generation, producer_ids: JSON
+    meta/          name                                              META_VALUES: JSON
     topic/         topic id (16)                                     Topic: JSON
     config/        resource type (1), name                           Config: JSON
     log_start/     topic id (16), partition (4)                      LogStart: JSON
@@ -24,8 +24,10 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     transaction/   transactional id                                  TransactionRecord: JSON
     transactional/ topic id (16), partition (4)                      TransactionalLog: JSON
     aborted/       topic id (16), partition (4), offset (8)          transactions.AbortedTransaction
+    scram/         mechanism (1), user name                          ScramCredential: JSON
 
-The JSON values are defined in state_values.py, and can be imported from here too. Later formats may
+The JSON values are defined in state_values.py, and can be imported from here too; those of users
+are in security_values.py. Later formats may
 add namespaces, meta names and group record types; readers skip those that they do not know
 (`parse_key` returns None). A value that cannot be read raises ValueError.
 
@@ -50,6 +52,7 @@ from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
 from kbroker.formats.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
+from kbroker.formats.security_values import ScramKey, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
     SHARE_GROUP_VALUES,
@@ -89,55 +92,15 @@ from kbroker.formats.transactions import (
 )
 
 __all__ = [
-    "GENERATION",
-    "GROUP_VALUES",
-    "MAX_GROUP_ID_BYTES",
-    "MAX_KEY_BYTES",
-    "MAX_MEMBER_ID_BYTES",
-    "META_VALUES",
-    "PERSISTER",
-    "PRODUCER_IDS",
-    "Cleaned",
-    "CleanedKey",
-    "Config",
-    "ConfigKey",
-    "ControlChain",
-    "ControlHint",
-    "ControlHintKey",
-    "DeadLetterCursor",
-    "DeadLetterKey",
-    "Generation",
-    "GroupKey",
-    "GroupOffsetKey",
-    "JsonValue",
-    "LeaderEpoch",
-    "LeaderEpochKey",
-    "LogStart",
-    "LogStartKey",
-    "MetaKey",
-    "PendingOffsetKey",
-    "PersisterName",
-    "Producer",
-    "ProducerBatch",
-    "ProducerIds",
-    "ProducerSnapshot",
-    "ProducerSnapshotKey",
-    "ResourceType",
-    "ShareStateKey",
-    "StateKey",
-    "StateValue",
-    "Topic",
-    "TopicKey",
-    "TopicState",
-    "control_hint_topic_prefix",
-    "dead_letter_topic_prefix",
-    "group_offset_key_end",
-    "group_offsets_prefix",
-    "group_prefix",
-    "parse_key",
-    "read_entries",
-    "share_partition_prefix",
-    "share_state_number",
+    "GENERATION", "GROUP_VALUES", "MAX_GROUP_ID_BYTES", "MAX_KEY_BYTES", "MAX_MEMBER_ID_BYTES",
+    "META_VALUES", "PERSISTER", "PRODUCER_IDS", "SCRAM_SECRET", "Cleaned", "CleanedKey", "Config",
+    "ConfigKey", "ControlChain", "ControlHint", "ControlHintKey", "DeadLetterCursor", "DeadLetterKey",
+    "Generation", "GroupKey", "GroupOffsetKey", "JsonValue", "LeaderEpoch", "LeaderEpochKey", "LogStart",
+    "LogStartKey", "MetaKey", "PendingOffsetKey", "PersisterName", "Producer", "ProducerBatch",
+    "ProducerIds", "ProducerSnapshot", "ProducerSnapshotKey", "ResourceType", "ScramKey", "ScramSecret",
+    "ShareStateKey", "StateKey", "StateValue", "Topic", "TopicKey", "TopicState",
+    "control_hint_topic_prefix", "dead_letter_topic_prefix", "group_offset_key_end", "group_offsets_prefix",
+    "group_prefix", "parse_key", "read_entries", "share_partition_prefix", "share_state_number",
     "share_topic_prefix",
 ]  # fmt: skip
 
@@ -176,10 +139,12 @@ META_VALUES: Final[dict[str, type[JsonValue]]] = {
     "generation": Generation,
     "persister": PersisterName,
     "producer_ids": ProducerIds,
+    "scram_secret": ScramSecret,
 }
 GENERATION: Final = MetaKey("generation")
 PERSISTER: Final = MetaKey("persister")
 PRODUCER_IDS: Final = MetaKey("producer_ids")
+SCRAM_SECRET: Final = MetaKey("scram_secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +429,7 @@ StateKey: TypeAlias = (
     | TransactionKey
     | TransactionalLogKey
     | AbortedKey
+    | ScramKey
 )
 StateValue: TypeAlias = (
     JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey | AbortedTransaction

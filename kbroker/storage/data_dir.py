@@ -37,7 +37,9 @@ producer."""
 COMPACTION_FORMAT = 3
 """Segments may begin or end with a hole, or be empty. Earlier versions return the batches behind an
 empty segment twice."""
-FORMAT_VERSION = COMPACTION_FORMAT
+SECURITY_FORMAT = 4
+"""There may be users and ACLs. Earlier versions skip them, and would serve every client."""
+FORMAT_VERSION = SECURITY_FORMAT
 """The newest that this version reads and writes."""
 DESCRIPTION = "kbroker.json"
 LOCK = ".lock"

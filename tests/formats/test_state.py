@@ -27,6 +27,7 @@ from kbroker.formats.parked_records import (
     read_parked_entries,
     shelf_of,
 )
+from kbroker.formats.security_values import ScramCredential, ScramKey, ScramMechanism, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
     NamedTopic,
@@ -42,6 +43,7 @@ from kbroker.formats.state import (
     MAX_KEY_BYTES,
     PERSISTER,
     PRODUCER_IDS,
+    SCRAM_SECRET,
     Cleaned,
     CleanedKey,
     Config,
@@ -93,6 +95,7 @@ KEYS_AND_BYTES = [
     (GENERATION, b"meta/generation"),
     (TopicKey(TOPIC), b"topic/" + TOPIC.bytes),
     (ConfigKey(ResourceType.GROUP, "grün"), b"config/\x20gr\xc3\xbcn"),
+    (ScramKey(ScramMechanism.SHA_512, "jürgen"), b"scram/\x02j\xc3\xbcrgen"),
     (CleanedKey(TOPIC, 3), b"cleaned/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (LogStartKey(TOPIC, 3), b"log_start/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (LeaderEpochKey(TOPIC, 3, 258), b"leader_epoch/" + bytes.fromhex(TOPIC_HEX + "0000000300000102")),
@@ -134,6 +137,12 @@ VALUES = [
     (GENERATION, Generation(8, unsynced=True), b'{"number":8,"unsynced":true}'),
     (PERSISTER, PersisterName("default"), b'{"name":"default"}'),
     (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
+    (SCRAM_SECRET, ScramSecret(b"\1\xff"), b'{"secret":"01ff"}'),
+    (
+        ScramKey(ScramMechanism.SHA_256, "alice"),
+        ScramCredential(b"salt", 4096, b"\2", b"\3"),
+        b'{"iterations":4096,"salt":"73616c74","server_key":"03","stored_key":"02"}',
+    ),
     (
         TopicKey(TOPIC),
         Topic("orders", 3, 5),
@@ -275,6 +284,13 @@ def test_parked_entries_of_a_later_kind_are_left_out_and_broken_ones_are_not() -
             parse_key(broken)
 
 
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"secret":1}', b'{"secret":"ca7a", "secret":"x"}'])
+def test_a_broken_secret_is_not_told(value: bytes) -> None:
+    for decode in (ScramSecret.decode, ScramCredential.decode):
+        with pytest.raises(ValueError, match=rf"^not a Scram\w+ \({len(value)} bytes\)$"):
+            decode(value)
+
+
 @pytest.mark.parametrize(("key", "value", "encoded"), VALUES)
 def test_values_as_bytes(key: StateKey, value: state_records.JsonValue, encoded: bytes) -> None:
     assert value.encode() == encoded
@@ -296,6 +312,7 @@ def test_every_namespace_is_in_the_table_at_the_head() -> None:
     [
         b"later/x",
         b"meta/later",
+        b"scram/\x09alice",
         b"noslash",
         b"",
         b"group/\x00\x01g\x00\x04",
@@ -323,6 +340,8 @@ def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
         b"dead_letter/x",
         b"share_control/x",
         b"parked/x",
+        b"scram/",
+        b"scram/\x01\xff",
     ],
 )
 def test_a_broken_key_is_a_value_error(key: bytes) -> None:

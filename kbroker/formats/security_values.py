@@ -1,0 +1,93 @@
+"""Users in the StateStore: their SCRAM credentials.
+
+    scram/      mechanism (1), user name                            ScramCredential: JSON
+    meta/scram_secret                                               ScramSecret: JSON
+
+No password is stored, and none can be computed from a credential, except by guessing. A program
+that reads a credential can still pretend to be the broker: the data directory must be closed to
+others, and no error and no `repr` contains a key.
+
+This module must not know how a credential is made or checked (kbroker/security/scram.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import ClassVar, Final, Self
+
+from kbroker.formats.state_values import JsonValue, dump_json
+
+MAX_USER_NAME_BYTES: Final = 255
+"""As UTF-8. The key is then shorter than state.MAX_KEY_BYTES."""
+
+
+class ScramMechanism(IntEnum):
+    """Kafka's numbers."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+
+class _SecretValue(JsonValue):
+    """Bytes are stored as hexadecimal text."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return dump_json(
+            {name: value.hex() if isinstance(value, bytes) else value for name, value in found.items()}
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        try:
+            found = json.loads(value)
+            return cls(
+                **{
+                    each.name: bytes.fromhex(found[each.name])
+                    if each.type == "bytes"
+                    else int(found[each.name])
+                    for each in fields(cls)
+                }
+            )
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"not a {cls.__name__} ({len(value)} bytes)") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential(_SecretValue):
+    """One user's credential for one mechanism (RFC 5802: StoredKey and ServerKey)."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScramSecret(_SecretValue):
+    """meta/scram_secret: what the salts of users that do not exist are made from."""
+
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKey:
+    mechanism: ScramMechanism
+    user: str
+    namespace: ClassVar[bytes] = b"scram/"
+
+    def encode(self) -> bytes:
+        return self.namespace + bytes((self.mechanism,)) + self.user.encode()
+
+    @classmethod
+    def parse(cls, body: bytes) -> ScramKey | None:
+        if body[0] not in ScramMechanism.__members__.values():
+            return None
+        return cls(ScramMechanism(body[0]), body[1:].decode())
+
+    def decode_value(self, value: bytes) -> ScramCredential:
+        return ScramCredential.decode(value)

@@ -1,0 +1,43 @@
+"""Kafka's JAAS lines for a broker's listener: the users of SASL/PLAIN.
+
+    org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";
+
+`user_NAME` gives a user and the password. `username` and `password` are those with which a broker
+of Kafka logs in at another one; there is none here, so they are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
+_OPTION = re.compile(r"""\s*([\w.@+-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_USER: Final = "user_"
+_EXAMPLE: Final = f'{_PLAIN_MODULE} required user_alice="PASSWORD";'
+
+
+def plain_users(text: str) -> Mapping[str, str]:
+    """The passwords by user name; none for the line of SCRAM, whose users are in the state. Raises
+    ValueError, without any of the values."""
+    module, flag, rest = (*text.split(None, 2), "", "", "")[:3]
+    if module == _SCRAM_MODULE:
+        return {}
+    if module != _PLAIN_MODULE or flag.rstrip(";") not in _FLAGS:
+        raise ValueError(f"expected {_EXAMPLE}")
+    users = {}
+    at = 0
+    while (option := _OPTION.match(rest, at)) is not None:
+        name, *values = option.groups()
+        value = next(each for each in values if each is not None)
+        if name.startswith(_USER):
+            users[name.removeprefix(_USER)] = re.sub(r"\\(.)", r"\1", value)
+        at = option.end()
+    if rest[at:].strip() not in ("", ";") or not (flag + rest).rstrip().endswith(";"):
+        raise ValueError(f"expected {_EXAMPLE} with a semicolon at its end")
+    if "" in users or "" in users.values():
+        raise ValueError("a user without a name or a password")
+    return users
