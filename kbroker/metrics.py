@@ -79,6 +79,25 @@ class WaitMetrics:
         self.expired = 0
 
 
+class SaslMetrics:
+    """Log-ins by mechanism. `expired`: connections that were closed at the end of their session."""
+
+    __slots__ = ("expired", "failures", "renewals", "successes")
+
+    def __init__(self) -> None:
+        self.successes: dict[str, int] = {}
+        self.renewals: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
+        self.expired = 0
+
+    def authenticated(self, mechanism: str, *, is_renewal: bool) -> None:
+        counts = self.renewals if is_renewal else self.successes
+        counts[mechanism] = counts.get(mechanism, 0) + 1
+
+    def failed(self, mechanism: str) -> None:
+        self.failures[mechanism] = self.failures.get(mechanism, 0) + 1
+
+
 class BrokerMetrics:
     """Counters of the whole broker. `requests`: by api key, filled in when the server starts."""
 
@@ -89,11 +108,13 @@ class BrokerMetrics:
         "received_bytes",
         "refused",
         "requests",
+        "sasl",
         "sent_bytes",
         "share_fetch",
     )
 
     def __init__(self) -> None:
+        self.sasl = SaslMetrics()
         self.requests: dict[int, RequestMetrics] = {}
         self.connections = 0
         self.accepted = 0

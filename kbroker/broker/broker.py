@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -56,13 +55,15 @@ from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistic
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.queues.share_partitions import SharePartitions, SharePartitionsStatistics
 from kbroker.broker.queues.unattended import Unattended
+from kbroker.broker.security.credentials import Credentials
+from kbroker.broker.security.service import Security, SecurityStatistics
+from kbroker.broker.store_errors import close_store, starting
 from kbroker.broker.transactions.ending import TransactionEnding
 from kbroker.broker.transactions.markers import Markers
 from kbroker.broker.transactions.recovery import recover
 from kbroker.broker.transactions.saving import TransactionSaving
 from kbroker.broker.transactions.service import TransactionService, transaction_settings
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.groups.classic import coordinator as classic_group
 from kbroker.groups.consumer import coordinator as consumer_group
 from kbroker.groups.ids import GroupIds
@@ -77,7 +78,7 @@ from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.states import ShareStateStatistics
-from kbroker.storage.data_dir import COMPACTION_FORMAT, TRANSACTIONS_FORMAT, DataDirectory
+from kbroker.storage.data_dir import COMPACTION_FORMAT, SECURITY_FORMAT, TRANSACTIONS_FORMAT, DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 from kbroker.transactions.coordinator import Transactions, TransactionsStatistics
 
@@ -110,11 +111,14 @@ class BrokerStatistics:
     dead_letters: DeadLettersStatistics
     share_group_service: ShareGroupServiceStatistics
     consumer_group_service: ConsumerGroupServiceStatistics
+    security: SecurityStatistics
 
 
 class Broker:
     """A running broker. `host` and `port`: the address that clients receive. Those that came in on
     another listener receive its address (Request.advertised)."""
+
+    node_id = NODE_ID
 
     def __init__(
         self,
@@ -129,7 +133,6 @@ class Broker:
         self.directory = directory
         self.cluster_id = directory.cluster_id
         self.generation = generation
-        self.node_id = NODE_ID
         self.host, self.port = options.advertise or options.listen
         self.closing = False
         self.metrics = BrokerMetrics()
@@ -176,6 +179,7 @@ class Broker:
         self.log_cleaner = LogCleaner(self.topics, self.config, *stores, holders, raise_format)
         self.consumer_group_service = self._consumer_group_service(clock)
         self.transactions = self._transactions()
+        self.security = self._security()
 
     # -- the parts
     # ----------------------------------------------------------------------------------------------
@@ -221,6 +225,10 @@ class Broker:
             self.background,
         )
         return TransactionService(self.config, coordinator, self.producer_ids, saving, ending)
+
+    def _security(self) -> Security:
+        raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
+        return Security(Credentials(self.state_store, self.state_commits, raise_format), self.metrics.sasl)
 
     def _local_persister(self) -> LocalPersister:
         coordinator = ShareStateCoordinator(
@@ -361,6 +369,7 @@ class Broker:
             dead_letters=self.dead_letters.statistics(),
             share_group_service=self.share_group_service.statistics(),
             consumer_group_service=self.consumer_group_service.statistics(),
+            security=self.security.statistics(),
         )
 
     def connection_closed(self, connection: Connection) -> None:
@@ -400,13 +409,13 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
-        with _starting(options.data_dir):
+        with starting(options.data_dir):
             state_store = state_stores.open(directory.state_path, {}, 0)
         try:
-            with _starting(options.data_dir):
+            with starting(options.data_dir):
                 log_store = log_stores.open(directory.log_path, {}, 0)
             try:
-                with _starting(options.data_dir):
+                with starting(options.data_dir):
                     broker = _recover(options, directory, log_store, state_store)
                 broker.topics.reserve.take(from_little=True)
                 try:
@@ -415,40 +424,9 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
                 finally:
                     broker.topics.reserve.give_up()
             finally:
-                _close(log_store)
+                close_store(log_store)
         finally:
-            _close(state_store)
-
-
-@contextmanager
-def _starting(data_dir: Path) -> Iterator[None]:
-    """Errors of the stores before the broker runs (no space, a failing disk, damaged values) become
-    one line for the operator."""
-    try:
-        yield
-    except NoSpace as error:
-        raise OperatorError(
-            f"no space on the disk of {data_dir}: {_one_line(error)}; make room and start again"
-        ) from error
-    except (StoreFailed, OSError, ValueError) as error:
-        logger.debug("start-up ended here", exc_info=True)
-        raise OperatorError(
-            f"cannot use the data in {data_dir}: {_one_line(error)}; check it with `kbroker storage inspect "
-            "--check`, and restore it from a backup if it is damaged"
-        ) from error
-
-
-def _close(store: LogStore | StateStore) -> None:
-    try:
-        store.close()
-    except StoreFailed as error:
-        raise OperatorError(
-            f"stopped, but not cleanly: {_one_line(error)}; the next start recovers as after a crash"
-        ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+            close_store(state_store)
 
 
 def _recover(
@@ -458,6 +436,7 @@ def _recover(
     generation, has_lost = raise_generation(state_store, unsynced=options.durability == "os")
     broker = Broker(options, directory, generation, log_store, state_store)
     broker.configs.load()
+    broker.security.credentials.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)

@@ -14,7 +14,9 @@ import trio
 
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.security.log_in import LogIn
 from kbroker.metrics import WaitMetrics
+from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.settings.listeners import Listener
 
 _LONGEST_ALARM_S = 60.0
@@ -51,7 +53,18 @@ class Connection:
     nor a look at the socket. The server calls hang_up() when the peer has closed its side, and the
     connection keeps one timer for its deadlines."""
 
-    __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id", "listener")
+    __slots__ = (
+        "_alarm",
+        "_deadlines",
+        "_parked",
+        "_until",
+        "client_host",
+        "has_hung_up",
+        "id",
+        "listener",
+        "log_in",
+        "principal",
+    )
 
     def __init__(
         self, connection_id: int, client_host: str, deadlines: Deadlines, listener: Listener | None = None
@@ -59,6 +72,9 @@ class Connection:
         self.id = connection_id
         self.client_host = client_host
         self.listener = listener
+        self.principal: Principal = ANONYMOUS
+        self.log_in: LogIn | None = None
+        """On a listener with SASL."""
         self.has_hung_up = False
         self._deadlines = deadlines
         self._parked: Waiter | None = None

@@ -26,6 +26,7 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
     _add_whole(scrape, broker)
     _add_requests(scrape, broker)
     _add_connections(scrape, broker)
+    _add_log_ins(scrape, broker)
     await scrape.pace.rest()
     await _add_topics(scrape, broker)
     _add_commits(scrape, "log", broker.log_commits)
@@ -95,6 +96,22 @@ def _add_connections(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_fetch_sessions", sessions.sessions)
     scrape.add("kbroker_fetch_session_partitions", sessions.partitions)
     scrape.add("kbroker_fetch_session_evictions_total", sessions.evictions)
+
+
+def _add_log_ins(scrape: Scrape, broker: Broker) -> None:
+    counted, security = broker.metrics.sasl, broker.security.statistics()
+    for outcome, by_mechanism in (
+        ("success", counted.successes),
+        ("renewal", counted.renewals),
+        ("failure", counted.failures),
+    ):
+        for mechanism, count in by_mechanism.items():
+            scrape.add("kbroker_authentications_total", count, {"mechanism": mechanism, "outcome": outcome})
+    scrape.add("kbroker_expired_sessions_total", counted.expired)
+    scrape.add("kbroker_authenticated_connections", security.sessions.sessions)
+    scrape.add("kbroker_users", security.credentials.users)
+    scrape.add("kbroker_password_checks", security.derivations.waiting)
+    scrape.add("kbroker_password_checks_refused_total", security.derivations.refused)
 
 
 async def _add_topics(scrape: Scrape, broker: Broker) -> None:

@@ -101,6 +101,30 @@ REQUESTS = Section(
     ),
 )  # fmt: skip
 
+LOG_INS = Section(
+    "Log-ins",
+    (
+        counter(
+            "authentications", "mechanism outcome",
+            "socket-server-metrics successful-authentication-total, successful-reauthentication-total, "
+            "failed-authentication-total, failed-reauthentication-total",
+            "Log-ins by SASL mechanism; `none` if the client asked for one that is not enabled. `outcome` is "
+            "`success`, `renewal` (a successful re-authentication) or `failure`.",
+        ),
+        counter(
+            "expired_sessions", "", "socket-server-metrics ExpiredConnectionsKilledCount",
+            "Connections closed since their session was over (connections.max.reauth.ms).",
+        ),
+        gauge("authenticated_connections", "", "", "Connections that have logged in and are open now."),
+        gauge("users", "", "", "Users with stored credentials."),
+        gauge(
+            "password_checks", "", "",
+            "Passwords that are being checked or wait for that: two at a time, and at most 64 more.",
+        ),
+        counter("password_checks_refused", "", "", "Log-ins refused since too many passwords waited."),
+    ),
+)  # fmt: skip
+
 TOPICS = Section(
     "Topics",
     (
@@ -309,6 +333,7 @@ SCRAPE = Section(
 SECTIONS = (
     BROKER,
     REQUESTS,
+    LOG_INS,
     TOPICS,
     STORES,
     CONSUMER_GROUPS,

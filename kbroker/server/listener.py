@@ -21,15 +21,18 @@ from kbroker.api import APIS
 from kbroker.api.request import CloseConnection
 from kbroker.broker.broker import Broker
 from kbroker.broker.connection import PeerGone
+from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
 from kbroker.server.hang_ups import HangUps
 from kbroker.server.intake import RECEIVE_BYTES, Intake
 from kbroker.server.peer import ClosedByPeer, Peer
+from kbroker.server.sasl_peer import SaslPeer
 from kbroker.server.strangers import Strangers
 from kbroker.server.tls import ListenerTls
 from kbroker.server.tls_socket import Ciphertext, TlsSocket
 from kbroker.settings.broker_listeners import per_ip_overrides
+from kbroker.settings.broker_sasl import SaslSettings
 from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
@@ -56,6 +59,7 @@ class Door(NamedTuple):
     sock: socket.socket
     listener: Listener | None = None
     tls: ListenerTls | None = None
+    sasl: SaslSettings | None = None
 
 
 class Server:
@@ -98,11 +102,12 @@ class Server:
                             accepting.start_soon(door.tls.keep_current)
 
     async def _accept(self, door: Door, nursery: trio.Nursery) -> None:
+        log_ins = None if door.sasl is None else self._broker.security.log_ins(door.sasl)
         while True:
             await trio.lowlevel.wait_readable(door.sock.fileno())
-            await self._accept_all(door, nursery)
+            await self._accept_all(door, log_ins, nursery)
 
-    async def _accept_all(self, door: Door, nursery: trio.Nursery) -> None:
+    async def _accept_all(self, door: Door, log_ins: LogIns | None, nursery: trio.Nursery) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, address = door.sock.accept()
@@ -111,7 +116,8 @@ class Server:
             except OSError as error:
                 await self._after_accept_error(error)
                 return
-            self._admit(nursery, door, sock, str(address[0]))
+            if (peer := self._admitted(door, log_ins, sock, str(address[0]))) is not None:
+                nursery.start_soon(self._serve_peer, peer)
 
     async def _after_accept_error(self, error: OSError) -> None:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
@@ -120,23 +126,25 @@ class Server:
         logger.error("cannot accept connections: %s", error)
         await trio.sleep(0.1)
 
-    def _admit(self, nursery: trio.Nursery, door: Door, sock: socket.socket, host: str) -> None:
+    def _admitted(self, door: Door, log_ins: LogIns | None, sock: socket.socket, host: str) -> Peer | None:
+        """The connection of a client; None if a limit refuses it."""
         if (full := self._is_full(host)) is not None:
             self._metrics.refused += 1
             self._strangers.warn(host, f"connection from {host} refused", full, trio.current_time())
             sock.close()
-            return
+            return None
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._metrics.accepted += 1
         self._by_host[host] += 1
         secured = sock if door.tls is None else TlsSocket(sock, door.tls.context, self._ciphertext)
-        peer = Peer(self._intake, self._broker, secured, self._next_id, host, door.listener)
+        common = (self._intake, self._broker, secured, self._next_id, host, door.listener)
+        peer = Peer(*common) if log_ins is None else SaslPeer(*common, log_ins)
         self._open[self._next_id] = peer
         self._hang_ups.watch(sock.fileno(), peer.connection)
         self._metrics.connections = len(self._open)
         self._next_id += 1
-        nursery.start_soon(self._serve_peer, peer)
+        return peer
 
     def _is_full(self, host: str) -> str | None:
         """The limit that one more connection of `host` would exceed."""

@@ -21,6 +21,7 @@ from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import OperatorError
 from kbroker.server.allocator import keep_freed_memory
 from kbroker.server.listener import Door, Server
+from kbroker.server.sasl import sasl_of
 from kbroker.server.tls import tls_of
 from kbroker.server.transport import bind
 from kbroker.settings.listeners import Listener, plain_listener
@@ -68,11 +69,12 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
 def _open_door(sockets: ExitStack, options: StartOptions, listener: Listener) -> Door:
     """Bind a listener. Its address is then the real one: port 0 means any free port. Raises
     OperatorError."""
-    tls = tls_of(options.config, listener)
+    tls, sasl = tls_of(options.config, listener), sasl_of(options.config, listener)
     sock = sockets.enter_context(bind(listener.address, "listeners" if options.listeners else "--listen"))
     host, port = sock.getsockname()[:2]
     address = (listener.address[0] or host, port)
-    return Door(sock, replace(listener, address=address, advertised=listener.advertised or address), tls)
+    bound = replace(listener, address=address, advertised=listener.advertised or address)
+    return Door(sock, bound, tls, sasl)
 
 
 def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | None:

@@ -6,9 +6,10 @@ BlockingIOError where the socket underneath is not ready, and the caller then wa
     recv_into:  socket -> ciphertext buffer (all connections share it) -> OpenSSL -> caller's buffer
     sendmsg:    caller's buffers -> OpenSSL -> ciphertext that waits here -> socket
 
-`recv_into` always decrypts all complete records that it has received, so a caller may wait for the
-socket after it. `sendmsg` counts bytes as sent only when the socket has taken their ciphertext.
-Until then it raises BlockingIOError, and the caller must call again with the same bytes.
+`recv_into` decrypts all complete records that it has received, if the buffer has room for them, and
+a caller may then wait for the socket. Otherwise `has_more` is set. `sendmsg` counts bytes as sent
+only when the socket has taken their ciphertext. Until then it raises BlockingIOError, and the
+caller must call again with the same bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _RECORD_BYTES = 16 * 1024
 """The largest plaintext of a TLS record."""
 _MAX_RECORD_BYTES = _RECORD_BYTES + 512
 """With its head and all that a cipher adds (RFC 8446, section 5.2: at most 256 bytes)."""
+_LEAST_BYTES = 4096
+"""Of ciphertext in one look at the socket, for a small buffer."""
 _SEND_BYTES = 256 * 1024
 """Plaintext of one sendmsg. Its ciphertext waits here, so it bounds a connection's memory."""
 _HEAD_BYTES = 5
@@ -72,6 +75,8 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_established = False
+        self.has_more = False
+        """More may be decrypted without the socket: the last recv_into had a full buffer."""
         self._unsent = memoryview(b"")
         """Ciphertext that the socket has not taken."""
         self._promised = 0
@@ -85,9 +90,12 @@ class TlsSocket:
 
     def recv_into(self, buffer: memoryview) -> int:
         """Returns 0 at the end of the stream. Raises OSError (ssl.SSLError, too)."""
+        if self.has_more:
+            with suppress(BlockingIOError):  # A part of a record.
+                return self._decrypt(buffer)
         raw = self._shared.buffer
         # Buffered parts of one record may complete it: leave room for its plaintext.
-        room = min(len(raw), len(buffer) - _MAX_RECORD_BYTES)
+        room = min(len(raw), max(_LEAST_BYTES, len(buffer) - _MAX_RECORD_BYTES))
         received = self._sock.recv_into(raw[:room])
         if received:
             self._incoming.write(raw[:received])
@@ -106,10 +114,13 @@ class TlsSocket:
                 length += int(count)
         except ssl.SSLWantReadError:
             self._flush_quietly()  # The answer to a KeyUpdate.
+            self.has_more = False
             if not length:
                 raise BlockingIOError from None
+            return length
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             pass  # After it has handed out what came before: the next call returns 0 again.
+        self.has_more = length == len(buffer)
         return length
 
     def sendmsg(self, buffers: Sequence[Buffer]) -> int:

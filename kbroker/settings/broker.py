@@ -21,6 +21,7 @@ from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
 from kbroker.settings.broker_contradictions import contradictions
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
 from kbroker.settings.broker_listeners import LISTENER_CONFIGS
+from kbroker.settings.broker_sasl import SASL_CONFIGS
 from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
 from kbroker.settings.compression import BROKER_COMPRESSION
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
@@ -259,6 +260,7 @@ BROKER_CONFIGS: Final = by_name(
     *CLEANER_CONFIGS,
     *BROKER_COMPRESSION,
     *LISTENER_CONFIGS,
+    *SASL_CONFIGS,
     # kbroker's own.
     ConfigDef(
         name="kbroker.disk.min.free.bytes",

@@ -9,8 +9,9 @@ from tests.checks.structure import MAX_PARAMETERS, figures
 
 BOUNDS = {
     "import circles": 0,
-    # With transactions/ and compaction/: each from broker.py, and to commits/ and logs/.
-    "arrows in broker/": 30,
+    # With transactions/ and compaction/: each from broker.py, and to commits/ and logs/. With
+    # security/: from broker.py and connection.py, and to commits/. With store_errors.py: one.
+    "arrows in broker/": 34,
     "arrows in groups/": 30,
     "arrows in storage/": 17,
     f"constructors of more than {MAX_PARAMETERS} parameters": 0,

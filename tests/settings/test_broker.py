@@ -33,6 +33,7 @@ WIDEST = {
 LISTS = {
     "log.cleanup.policy": ("", "delete", "compact, delete"),
     "max.connections.per.ip.overrides": ("", "10.0.0.1:5, [::1]:7"),
+    "sasl.enabled.mechanisms": ("", "PLAIN, SCRAM-SHA-256"),
     "ssl.enabled.protocols": ("TLSv1.3", "TLSv1.2, TLSv1.3"),
 }
 REACHABLE = {

@@ -1,0 +1,1 @@
+"""Users: their stored credentials, their log-ins, and the connections on which they are."""

@@ -1,0 +1,102 @@
+"""The log-in of one connection: carries out what the pure `Sasl` decides.
+
+Refusals are answered late, by `failure_delay_s`, so that a client cannot guess fast on one
+connection. Other connections do not wait for that. After a refusal (`refusal` is set) the server
+must close the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+import trio
+
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.security.derivations import Derivations, TooManyDerivations
+from kbroker.errors import ErrorCode
+from kbroker.metrics import SaslMetrics
+from kbroker.security.exchange import Derivation
+from kbroker.security.principals import Principal
+from kbroker.security.sasl import Admission, Authenticated, Handshake, Outcome, Refused, Sasl, Stage
+from kbroker.settings.broker_sasl import SaslSettings
+
+logger = logging.getLogger(__name__)
+
+_NONCE_BYTES: Final = 24
+
+
+def new_nonce() -> str:
+    return secrets.token_urlsafe(_NONCE_BYTES)
+
+
+class LogIn:
+    def __init__(
+        self, sasl: Sasl, derivations: Derivations, metrics: SaslMetrics, settings: SaslSettings
+    ) -> None:
+        self._sasl = sasl
+        self._derivations = derivations
+        self._metrics = metrics
+        self.settings = settings
+        self.refusal: str | None = None
+        """Why the connection must be closed, for the log: without names and passwords."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Requests of all kinds may come. Not during a re-authentication."""
+        return self._sasl.stage is Stage.READY
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        return self._sasl.takes_raw_tokens
+
+    @property
+    def principal(self) -> Principal | None:
+        return self._sasl.principal
+
+    def admit(self, api_key: int) -> Admission:
+        """Call it for every request, in order, before it is served."""
+        admission = self._sasl.admit(api_key, now_ms())
+        if admission is Admission.EXPIRED:
+            self._metrics.expired += 1
+            self.refusal = "its session is over, and it did not authenticate again"
+        elif admission is not Admission.SERVE:
+            self.refusal = f"it sent a request with API key {api_key} during its log-in"
+        return admission
+
+    def api_versions_answered(self) -> None:
+        self._sasl.api_versions_answered()
+
+    async def handshake(self, version: int, mechanism: str) -> Handshake:
+        answer = self._sasl.handshake(version, mechanism)
+        if self._sasl.stage is Stage.FAILED:
+            await self._fail("it asked for a SASL mechanism that is not enabled")
+        return answer
+
+    async def authenticate(self, version: int, token: bytes) -> Outcome:
+        """Version 0 for a raw token, too."""
+        step = self._sasl.authenticate(token, version, now_ms())
+        if isinstance(step, Derivation):
+            step = await self._derived(step)
+        if isinstance(step, Authenticated):
+            self._metrics.authenticated(self._sasl.mechanism or "", is_renewal=step.is_renewal)
+            logger.debug("%s authenticated with %s", self._sasl.principal, self._sasl.mechanism)
+        elif isinstance(step, Refused) and step.error_code is ErrorCode.sasl_authentication_failed:
+            await self._fail(f"its log-in with {self._sasl.mechanism} failed")
+        return step
+
+    async def _derived(self, wanted: Derivation) -> Outcome:
+        try:
+            salted = await self._derivations.derive(wanted)
+        except TooManyDerivations:
+            return Refused(ErrorCode.sasl_authentication_failed, "Too many log-ins at this time")
+        return self._sasl.derived(salted, now_ms())
+
+    async def _fail(self, reason: str) -> None:
+        self._metrics.failed(self._sasl.mechanism or "none")
+        self.refusal = reason
+        await self.delay()
+
+    async def delay(self) -> None:
+        await trio.sleep(self.settings.failure_delay_ms / 1000)
