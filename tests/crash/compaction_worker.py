@@ -49,6 +49,8 @@ from tests.crash.worker import (
     a_mix,
     digest,
     drain,
+    finish_sending,
+    flush,
     guarded,
     refuse_fatal,
     run_until_stopped,
@@ -130,11 +132,6 @@ def idempotent_producer(bootstrap: str, codec: str) -> Producer:
     return Producer({**config, **QUICK_RECONNECT, "message.timeout.ms": 0, "error_cb": refuse_fatal})
 
 
-def finish_sending(producer: Producer) -> None:
-    left = producer.flush(60)
-    assert left == 0, f"{left} records were neither confirmed nor refused after a minute"
-
-
 def write_one(sender: Sender, bootstrap: str) -> None:
     """Now and then another producer continues, so that the last batches of former ones are cleaned
     too."""
@@ -177,7 +174,7 @@ def _transact(writer: Writer, producer: Producer, sender: Sender, transaction: s
                 sender.send(producer, log, transaction=transaction)
         if chooser.random() < 0.1:
             stopping.wait(1.0)  # Meanwhile nothing from its first record on can be cleaned.
-        producer.flush(CALL_S)  # So that the offsets are known when the commit is.
+        flush(producer, CALL_S)  # So that the offsets are known when the commit is.
         return writer.end(producer, transaction, is_commit=chooser.random() < 0.6)
     except KafkaException as error:
         return writer.failed(producer, error)

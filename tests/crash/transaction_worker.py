@@ -62,6 +62,7 @@ from tests.crash.transaction_reading import (
 from tests.crash.worker import (
     PARTITIONS,
     History,
+    flush,
     guarded,
     record_of,
     run_until_stopped,
@@ -174,7 +175,7 @@ class Writer:
             self.history.write(CommitAsked(time.monotonic_ns(), transaction))
             producer.commit_transaction(CALL_S)
             return Result.COMMITTED
-        producer.flush(CALL_S)
+        flush(producer, CALL_S)
         producer.abort_transaction(CALL_S)
         return Result.ABORTED
 
@@ -235,7 +236,7 @@ def overtake(writer: Writer) -> None:
     try:
         first.begin_transaction()
         writer.send(first, records[:-1])
-        first.flush(chooser.choice([0, 0.05, CALL_S]))
+        flush(first, chooser.choice([0, 0.05, CALL_S]))
         writer.producer = producer_of(writer.id, writer.bootstrap)
         if writer.producer is None:
             return

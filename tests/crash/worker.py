@@ -214,8 +214,25 @@ def produce_one(
             )
         producer.poll(0)
         stopping.wait(chooser.uniform(0.005, 0.06))
-    left = producer.flush(60)
-    assert left == 0, f"{left} records were neither confirmed nor refused after a minute"
+    finish_sending(producer)
+
+
+def finish_sending(producer: Producer) -> None:
+    """Wait until all records are confirmed, over as many lives of the broker as that takes."""
+    left = len(producer)
+    while left:
+        before, left = left, producer.flush(60)
+        assert left < before, f"{left} records were neither confirmed nor refused after a minute"
+
+
+def flush(producer: Producer, patience_s: float) -> None:
+    """Raises KafkaException for a fatal error, also where the library meets it in a callback."""
+    try:
+        producer.flush(patience_s)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def refuse_fatal(error: KafkaError) -> None:
