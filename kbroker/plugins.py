@@ -6,6 +6,7 @@ loaded in the same way.
     kbroker.state_store    a kbroker.storage.spi.StateStoreFactory
     kbroker.persister      a function that creates a kbroker.share.persister.Persister
     kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
+    kbroker.authorizer     a function that creates a kbroker.security.spi.Authorizer
 
 A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else. This
 module is below the SPIs that plugins implement, hence the `Any`: callers state the type that they
@@ -28,18 +29,22 @@ LOG_STORE = "kbroker.log_store"
 STATE_STORE = "kbroker.state_store"
 PERSISTER = "kbroker.persister"
 ASSIGNOR = "kbroker.assignor"
+AUTHORIZER = "kbroker.authorizer"
 
 _NOUNS = {
     LOG_STORE: "storage engine",
     STATE_STORE: "state storage engine",
     PERSISTER: "persister",
     ASSIGNOR: "assignor",
+    AUTHORIZER: "authorizer",
 }
 _NO_FLAGS: Mapping[str, str] = {}
 _KAFKA_ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""Kafka's name of the authorizer that is built in (kbroker/security/authorizer.py)."""
 
 
 def log_store_factory(name: str) -> Any:  # noqa: ANN401
@@ -56,6 +61,12 @@ def state_store_factory(name: str) -> Any:  # noqa: ANN401
 def persister_factory(name: str) -> Any:  # noqa: ANN401
     """The function that makes the persister `name`. OperatorError as above."""
     return load(PERSISTER, name)
+
+
+def authorizer_factory(name: str) -> Any:  # noqa: ANN401
+    """The function that makes the authorizer `name`. None for the built-in one, and for "", which
+    is no authorizer. OperatorError as above."""
+    return None if name in ("", STANDARD_AUTHORIZER) else load(AUTHORIZER, name)
 
 
 def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:

@@ -17,82 +17,95 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple, cast
 
+from kbroker.api.needs import parse_needs
 from kbroker.api.request import Handler
 
 
 class Api(NamedTuple):
     """`module` of kbroker.api has a function `handle`. Versions `first` to `last` are served: all
-    that kio has, unless the module says otherwise. `listed`: in ApiVersions."""
+    that kio has, unless the module says otherwise.
+
+    - `needs`: the rights that the handler checks if there is an authorizer (needs.py)
+    - `listed`: in ApiVersions
+    """
 
     key: int
     module: str
     first: int
     last: int
+    needs: str
     listed: bool = True
 
 
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        Api(0, "produce", 3, 13),
-        Api(1, "fetch", 4, 18),
-        Api(2, "list_offsets", 1, 11),
-        Api(3, "metadata", 0, 13),
-        Api(8, "offset_commit", 2, 10),
-        Api(9, "offset_fetch", 1, 10),
-        Api(10, "find_coordinator", 0, 6),
-        Api(11, "join_group", 0, 9),
-        Api(12, "heartbeat", 0, 4),
-        Api(13, "leave_group", 0, 5),
-        Api(14, "sync_group", 0, 5),
-        Api(15, "describe_groups", 0, 6),
-        Api(16, "list_groups", 0, 5),
-        Api(17, "sasl_handshake", 0, 1),
-        Api(18, "api_versions", 0, 4),
-        Api(19, "create_topics", 2, 7),
-        Api(20, "delete_topics", 1, 6),
-        Api(21, "delete_records", 0, 2),
-        Api(22, "init_producer_id", 0, 5),
-        Api(23, "offset_for_leader_epoch", 2, 4),
-        Api(24, "add_partitions_to_txn", 0, 5),
-        Api(25, "add_offsets_to_txn", 0, 4),
-        Api(26, "end_txn", 0, 5),
-        Api(27, "write_txn_markers", 1, 2),
-        Api(28, "txn_offset_commit", 0, 5),
-        Api(32, "describe_configs", 1, 4),
-        Api(33, "alter_configs", 0, 2),
-        Api(35, "describe_log_dirs", 1, 5),
-        Api(36, "sasl_authenticate", 0, 2),
-        Api(37, "create_partitions", 0, 3),
-        Api(42, "delete_groups", 0, 2),
-        Api(44, "incremental_alter_configs", 0, 1),
-        Api(47, "offset_delete", 0, 0),
-        Api(50, "describe_user_scram_credentials", 0, 0),
-        Api(51, "alter_user_scram_credentials", 0, 0),
-        Api(60, "describe_cluster", 0, 2),
-        Api(61, "describe_producers", 0, 0),
-        Api(65, "describe_transactions", 0, 0),
-        Api(66, "list_transactions", 0, 2),
-        Api(68, "consumer_group_heartbeat", 0, 1),
-        Api(69, "consumer_group_describe", 0, 1),
-        Api(71, "get_telemetry_subscriptions", 0, 0, listed=False),
-        Api(72, "push_telemetry", 0, 0, listed=False),
-        Api(74, "list_config_resources", 0, 1),
-        Api(75, "describe_topic_partitions", 0, 0),
-        Api(76, "share_group_heartbeat", 1, 1),
-        Api(77, "share_group_describe", 1, 1),
-        Api(78, "share_fetch", 1, 2),
-        Api(79, "share_acknowledge", 1, 2),
-        Api(83, "initialize_share_group_state", 0, 0),
-        Api(84, "read_share_group_state", 0, 0),
-        Api(85, "write_share_group_state", 0, 1),
-        Api(86, "delete_share_group_state", 0, 0),
-        Api(87, "read_share_group_state_summary", 0, 1),
-        Api(90, "describe_share_group_offsets", 0, 1),
-        Api(91, "alter_share_group_offsets", 0, 0),
-        Api(92, "delete_share_group_offsets", 0, 0),
+        Api(0, "produce", 3, 13, "WRITE topic, transactional_id"),
+        Api(1, "fetch", 4, 18, "READ topic"),
+        Api(2, "list_offsets", 1, 11, "DESCRIBE topic"),
+        Api(3, "metadata", 0, 13, "DESCRIBE topic; CREATE cluster or CREATE topic; DESCRIBE cluster"),
+        Api(8, "offset_commit", 2, 10, "READ group, topic"),
+        Api(9, "offset_fetch", 1, 10, "DESCRIBE group, topic"),
+        Api(10, "find_coordinator", 0, 6, "DESCRIBE group, transactional_id; CLUSTER_ACTION cluster"),
+        Api(11, "join_group", 0, 9, "READ group"),
+        Api(12, "heartbeat", 0, 4, "READ group"),
+        Api(13, "leave_group", 0, 5, "READ group"),
+        Api(14, "sync_group", 0, 5, "READ group"),
+        Api(15, "describe_groups", 0, 6, "DESCRIBE group"),
+        Api(16, "list_groups", 0, 5, "DESCRIBE cluster or DESCRIBE group"),
+        Api(17, "sasl_handshake", 0, 1, "nothing"),
+        Api(18, "api_versions", 0, 4, "nothing"),
+        Api(19, "create_topics", 2, 7, "CREATE cluster or CREATE topic; DESCRIBE_CONFIGS topic"),
+        Api(20, "delete_topics", 1, 6, "DELETE cluster or DELETE topic; DESCRIBE topic"),
+        Api(21, "delete_records", 0, 2, "DELETE topic"),
+        Api(22, "init_producer_id", 0, 5, "IDEMPOTENT_WRITE cluster or WRITE topic; WRITE transactional_id"),
+        Api(23, "offset_for_leader_epoch", 2, 4, "DESCRIBE topic"),
+        Api(24, "add_partitions_to_txn", 0, 5, "WRITE transactional_id, topic; CLUSTER_ACTION cluster"),
+        Api(25, "add_offsets_to_txn", 0, 4, "WRITE transactional_id; READ group"),
+        Api(26, "end_txn", 0, 5, "WRITE transactional_id"),
+        Api(27, "write_txn_markers", 1, 2, "ALTER cluster or CLUSTER_ACTION cluster"),
+        Api(28, "txn_offset_commit", 0, 5, "WRITE transactional_id; READ group, topic"),
+        Api(29, "describe_acls", 1, 3, "DESCRIBE cluster"),
+        Api(30, "create_acls", 1, 3, "ALTER cluster"),
+        Api(31, "delete_acls", 1, 3, "ALTER cluster"),
+        Api(32, "describe_configs", 1, 4, "DESCRIBE_CONFIGS topic, cluster, group"),
+        Api(33, "alter_configs", 0, 2, "ALTER_CONFIGS topic, cluster, group"),
+        Api(35, "describe_log_dirs", 1, 5, "DESCRIBE cluster"),
+        Api(36, "sasl_authenticate", 0, 2, "nothing"),
+        Api(37, "create_partitions", 0, 3, "ALTER topic"),
+        Api(42, "delete_groups", 0, 2, "DELETE group"),
+        Api(44, "incremental_alter_configs", 0, 1, "ALTER_CONFIGS topic, cluster, group"),
+        Api(47, "offset_delete", 0, 0, "DELETE group; READ topic"),
+        Api(50, "describe_user_scram_credentials", 0, 0, "DESCRIBE cluster"),
+        Api(51, "alter_user_scram_credentials", 0, 0, "ALTER cluster"),
+        Api(60, "describe_cluster", 0, 2, "DESCRIBE cluster"),
+        Api(61, "describe_producers", 0, 0, "READ topic"),
+        Api(65, "describe_transactions", 0, 0, "DESCRIBE transactional_id, topic"),
+        Api(66, "list_transactions", 0, 2, "DESCRIBE transactional_id"),
+        Api(68, "consumer_group_heartbeat", 0, 1, "READ group; DESCRIBE topic"),
+        Api(69, "consumer_group_describe", 0, 1, "DESCRIBE group, topic"),
+        Api(71, "get_telemetry_subscriptions", 0, 0, "nothing", listed=False),
+        Api(72, "push_telemetry", 0, 0, "nothing", listed=False),
+        Api(74, "list_config_resources", 0, 1, "DESCRIBE_CONFIGS cluster"),
+        Api(75, "describe_topic_partitions", 0, 0, "DESCRIBE topic"),
+        Api(76, "share_group_heartbeat", 1, 1, "READ group; DESCRIBE topic"),
+        Api(77, "share_group_describe", 1, 1, "DESCRIBE group, topic"),
+        Api(78, "share_fetch", 1, 2, "READ group, topic"),
+        Api(79, "share_acknowledge", 1, 2, "READ group, topic"),
+        Api(83, "initialize_share_group_state", 0, 0, "CLUSTER_ACTION cluster"),
+        Api(84, "read_share_group_state", 0, 0, "CLUSTER_ACTION cluster"),
+        Api(85, "write_share_group_state", 0, 1, "CLUSTER_ACTION cluster"),
+        Api(86, "delete_share_group_state", 0, 0, "CLUSTER_ACTION cluster"),
+        Api(87, "read_share_group_state_summary", 0, 1, "CLUSTER_ACTION cluster"),
+        Api(90, "describe_share_group_offsets", 0, 1, "DESCRIBE group, topic"),
+        Api(91, "alter_share_group_offsets", 0, 0, "READ group, topic"),
+        Api(92, "delete_share_group_offsets", 0, 0, "DELETE group; READ topic"),
     )
 }
+
+NEEDS = {api.key: parse_needs(api.needs) for api in APIS.values()}
+"""The rights that the handler of each API checks. A row without them, or with wrong ones, stops the
+start here."""
 
 
 @cache

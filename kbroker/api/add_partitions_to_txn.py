@@ -4,17 +4,22 @@ writes to them. Clients with transaction version 2 leave this to Produce (KIP-89
 v0-3 name one transactional id. v4-5 name several, and may ask to verify only: brokers use them
 among themselves. If one partition of an id does not exist, none is added, and the others are
 OPERATION_NOT_ATTEMPTED.
+
+With an authorizer v0-3 need WRITE on the transactional id (53 in every row) and on each topic (29
+in its rows, whether or not it exists; others are not attempted). v4-5 need CLUSTER_ACTION (31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from kbroker.api.authorization import allows, allows_on_cluster, allows_on_topic
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition, known_to
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.transactions.coordinator import ProducerEpoch
 
 _SEVERAL_FROM = 4
@@ -28,8 +33,12 @@ async def handle(request: Request) -> Message:
         transactional_id = body.v3_and_below_transactional_id
         producer = ProducerEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         topics = body.v3_and_below_topics
+        if request.connection.rights is not None and (rows := _denied(request, transactional_id, topics)):
+            return {"results_by_topic_v3_and_below": rows}
         rows = await _rows(request, transactional_id, producer, topics, verify_only=False)
         return {"results_by_topic_v3_and_below": rows}
+    if request.connection.rights is not None and not allows_on_cluster(request, Operation.CLUSTER_ACTION):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": ()}
     results = []
     for each in body.transactions:
         producer = ProducerEpoch(each.producer_id, each.producer_epoch)
@@ -62,14 +71,30 @@ async def _rows(
     else:
         code = await _added(request, transactional_id, producer, list(partitions.values()))
         codes = dict.fromkeys(partitions, code)
+    return _with_codes(topics, lambda name, index: codes.get((name, index), _UNKNOWN))
+
+
+def _denied(request: Request, transactional_id: str, topics: Sequence[Any]) -> list[Message]:
+    """The rows of a request that is refused; none if it is not."""
+    if not allows(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return _with_codes(topics, lambda *_: ErrorCode.transactional_id_authorization_failed)
+    names = {topic.name for topic in topics if not allows_on_topic(request, Operation.WRITE, topic.name)}
+
+    def code(name: str, index: int) -> ErrorCode:
+        if name in names:
+            return ErrorCode.topic_authorization_failed
+        is_unknown = find_partition(request.broker, name, index) is None
+        return _UNKNOWN if is_unknown else ErrorCode.operation_not_attempted
+
+    return _with_codes(topics, code) if names else []
+
+
+def _with_codes(topics: Sequence[Any], code: Callable[[str, int], ErrorCode]) -> list[Message]:
     return [
         {
             "name": topic.name,
             "results_by_partition": [
-                {
-                    "partition_index": index,
-                    "partition_error_code": codes.get((topic.name, index), _UNKNOWN),
-                }
+                {"partition_index": index, "partition_error_code": code(topic.name, index)}
                 for index in topic.partitions
             ],
         }

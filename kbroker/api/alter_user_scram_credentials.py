@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
 from kbroker.broker.security.credentials import Deletion, Upsertion, repeated
 from kbroker.broker.security.service import Security
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.principals import user as principal_of
 
 DISCONNECT: Final = 127
@@ -28,6 +30,9 @@ _TWICE: Final = "A user credential cannot be altered twice in the same request"
 async def handle(request: Request) -> Message:
     security = request.broker.security
     changes = _changes(request)
+    if not allows_on_cluster(request, Operation.ALTER):
+        refused = refusal(ResourceType.CLUSTER)
+        return {"results": [_row(user, refused) for user in dict.fromkeys(each.user for each in changes)]}
     twice = repeated(each.user for each in changes)
     outcomes: dict[str, KafkaError | None] = {
         user: KafkaError(ErrorCode.duplicate_resource, _TWICE) for user in twice

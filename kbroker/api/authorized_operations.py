@@ -1,51 +1,41 @@
 """The operations that a client may do, one bit each (KIP-430). Several APIs return them on request.
 
-There is no authorizer: every client may do every operation that a kind of resource has.
+Without an authorizer these are all operations that a kind of resource has.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
-
-class AclOperation(IntEnum):
-    """Kafka's numbers."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-_CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+from kbroker.api.authorization import has_on_cluster
+from kbroker.api.request import Request
+from kbroker.security.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 
 NOT_REQUESTED: Final = -(1 << 31)
-CLUSTER_OPERATIONS: Final = _bits(
-    AclOperation.CREATE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.CLUSTER_ACTION,
-    AclOperation.IDEMPOTENT_WRITE,
-    *_CONFIGS,
-)
-TOPIC_OPERATIONS: Final = _bits(
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    *_CONFIGS,
-)
-GROUP_OPERATIONS: Final = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_CONFIGS)
+
+
+def _all(kind: ResourceType) -> int:
+    return sum(1 << operation for operation in SUPPORTED[kind])
+
+
+_ALL: Final = {kind: _all(kind) for kind in SUPPORTED}
+
+
+def topic_operations(request: Request, name: str) -> int:
+    return _operations(request, ResourceType.TOPIC, name)
+
+
+def group_operations(request: Request, group_id: str) -> int:
+    return _operations(request, ResourceType.GROUP, group_id)
+
+
+def cluster_operations(request: Request) -> int:
+    """None without DESCRIBE on the cluster, as in Kafka."""
+    if not has_on_cluster(request, Operation.DESCRIBE):
+        return 0
+    return _operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _operations(request: Request, kind: ResourceType, name: str) -> int:
+    rights = request.connection.rights
+    return _ALL[kind] if rights is None else rights.operations(kind, name)

@@ -3,23 +3,37 @@ IncrementalAlterConfigs see them.
 
 Only these three types are served: BROKER_LOGGER (8) and CLIENT_METRICS (16) are refused with
 INVALID_REQUEST, as is any other.
+
+With an authorizer the operation is needed on the topic or group; brokers, and the types that are
+not served, need it on the cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from kbroker.api.authorization import check
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.state import MAX_GROUP_ID_BYTES
+from kbroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.settings.altering import Scope, check_resource_name
+
+_KINDS: Final = {Scope.TOPIC.value: ResourceType.TOPIC, Scope.GROUP.value: ResourceType.GROUP}
 
 Decide: TypeAlias = Callable[[Scope, Mapping[str, str], Any], dict[str, str]]
 """(scope, stored settings, the request's resource) -> settings to store; raises KafkaError."""
+
+
+def check_rights(request: Request, operation: Operation, resource: Any) -> None:
+    """Raises KafkaError."""
+    kind = _KINDS.get(resource.resource_type, ResourceType.CLUSTER)
+    name = CLUSTER_NAME if kind is ResourceType.CLUSTER else resource.resource_name
+    check(request, operation, kind, name)
 
 
 def scope_of(resource_type: int) -> Scope:
@@ -53,6 +67,7 @@ async def alter(request: Request, decide: Decide) -> Message:
         try:
             if counts[key] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            check_rights(request, Operation.ALTER_CONFIGS, resource)
             await _alter_one(request.broker, resource, decide, validate_only=request.body.validate_only)
         except KafkaError as error:
             code, message = error.code, error.message

@@ -1,29 +1,73 @@
 """ConsumerGroupDescribe (69), v0-1 (KIP-848): consumer groups, and each member's current and target
-assignment."""
+assignment.
+
+With an authorizer a group needs DESCRIBE (30, whether or not it exists; these rows come first). A
+group with an assigned topic without DESCRIBE is 29, and shows no members."""
 
 from __future__ import annotations
 
-from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kbroker.api.authorization import allows_on_group, sees_topics
+from kbroker.api.authorized_operations import NOT_REQUESTED, group_operations
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
-from kbroker.groups.consumer.messages import DescribedConsumerGroup
+from kbroker.security.acls import Operation
+
+_TOPICS_HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(request: Request) -> Message:
-    operations = GROUP_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
-    groups = request.broker.consumer_group_service.groups.consumer.describe(request.body.group_ids)
-    return {"groups": [_row(group, operations) for group in groups]}
+    groups = request.broker.consumer_group_service.groups.consumer
+    return {"groups": describe(request, groups.describe)}
 
 
-def _row(group: DescribedConsumerGroup, operations: int) -> Message:
+def describe(request: Request, found: Callable[[Sequence[str]], Iterable[Any]]) -> list[Message]:
+    """The rows of consumer or share groups. `found`: describes the groups with the given ids."""
+    refused: list[str] = []
+    allowed: list[str] = []
+    for group_id in request.body.group_ids:
+        is_allowed = allows_on_group(request, Operation.DESCRIBE, group_id)
+        (allowed if is_allowed else refused).append(group_id)
+    return [*map(_refused_row, refused), *(_row(request, group) for group in found(allowed))]
+
+
+def _refused_row(group_id: str) -> Message:
     return {
-        "error_code": group.error_code,
-        "error_message": group.error_message,
+        "error_code": ErrorCode.group_authorization_failed,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+        "authorized_operations": NOT_REQUESTED,
+    }
+
+
+def _row(request: Request, group: Any) -> Message:
+    is_asked = request.body.include_authorized_operations and group.error_code is ErrorCode.none
+    is_hidden = not sees_topics(request, _topics_of(group))
+    return {
+        "error_code": ErrorCode.topic_authorization_failed if is_hidden else group.error_code,
+        "error_message": _TOPICS_HIDDEN if is_hidden else group.error_message,
         "group_id": group.group_id,
         "group_state": group.group_state,
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor_name,
-        "members": group.members,
-        "authorized_operations": NOT_REQUESTED if group.error_code is not ErrorCode.none else operations,
+        "members": () if is_hidden else group.members,
+        "authorized_operations": group_operations(request, group.group_id) if is_asked else NOT_REQUESTED,
+    }
+
+
+def _topics_of(group: Any) -> set[str]:
+    """The topics of all assignments, and targets, of its members."""
+    return {
+        part.topic_name
+        for member in group.members
+        for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
+        for part in assignment.topic_partitions
     }

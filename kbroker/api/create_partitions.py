@@ -4,6 +4,8 @@ Unknown topics are 3, the same or a lower count 37, a topic listed twice 42, mor
 request may add 44. An assignment, if given, names this broker once for each new partition (39).
 With validate_only nothing changes.
 
+With an authorizer a topic needs ALTER (29, whether or not it exists).
+
 Not done: the request's timeout, quotas.
 """
 
@@ -12,10 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from kbroker.api.authorization import allows_on_topic
 from kbroker.api.replica_assignments import check_batch_size, check_replicas
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.security.acls import Operation
 
 
 async def handle(request: Request) -> Message:
@@ -26,6 +30,8 @@ async def handle(request: Request) -> Message:
         try:
             if counts[asked.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if not allows_on_topic(request, Operation.ALTER, asked.name):
+                raise KafkaError(ErrorCode.topic_authorization_failed)
             await _grow(request, asked, budget)
             rows.append({"name": asked.name, "error_code": ErrorCode.none, "error_message": None})
         except KafkaError as error:

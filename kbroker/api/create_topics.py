@@ -6,6 +6,9 @@ name, existence, configs, replication, partitions. A topic with code 0 is durabl
 by Metadata. Partitions -1 means num.partitions. With validate_only nothing changes and the answer
 has a random topic id, as in Kafka.
 
+With an authorizer, CREATE on the cluster or on the topic is needed (29, whether or not it exists).
+The answer has the settings only with DESCRIBE_CONFIGS on the topic.
+
 Not done: the request's timeout (an answer takes as long as the disk does), quotas.
 """
 
@@ -16,9 +19,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
+from kbroker.api.authorization import allows_on_topic, has, has_on_cluster
 from kbroker.api.replica_assignments import REPLICATION_FACTOR, check_batch_size, check_replicas
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.settings.altering import Scope, checked_topic_configs, describe
 
 _DEFAULT = -1
@@ -37,12 +42,22 @@ async def handle(request: Request) -> Message:
     counts = Counter(topic.name for topic in body.topics)
     topics = {topic.name: topic for topic in body.topics}
     default: int = request.broker.config["num.partitions"]
-    wanted = sum(max(_wanted_partitions(topic, default), 0) for topic in topics.values())
+    may_create_all = has_on_cluster(request, Operation.CREATE)
+    denied = {
+        name
+        for name in topics
+        if counts[name] == 1 and not may_create_all and not allows_on_topic(request, Operation.CREATE, name)
+    }
+    wanted = sum(
+        max(_wanted_partitions(topic, default), 0) for name, topic in topics.items() if name not in denied
+    )
     rows = []
     for name, topic in topics.items():
         try:
             if counts[name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if name in denied:
+                raise KafkaError(ErrorCode.topic_authorization_failed, "Authorization failed.")
             check_batch_size(wanted)
             new = _check(request, topic)
             topic_id = uuid4() if body.validate_only else await _create(request, new)
@@ -116,6 +131,12 @@ async def _create(request: Request, new: _NewTopic) -> UUID:
 
 
 def _row(request: Request, new: _NewTopic, topic_id: UUID) -> Message:
+    if not has(request, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, new.name):
+        return {
+            **_error_row(new.name, KafkaError(ErrorCode.none)),
+            "topic_id": topic_id,
+            "topic_config_error_code": ErrorCode.topic_authorization_failed.value,
+        }
     return {
         "name": new.name,
         "topic_id": topic_id,

@@ -8,14 +8,18 @@ the last offset applies. Whole segments below the new start are removed from the
 records below it that share groups keep beside the log (kept_records.py), even if the log already
 begins there.
 
+With an authorizer a topic needs DELETE (29, whether or not it exists).
+
 Not done: the request's timeout.
 """
 
 from __future__ import annotations
 
+from kbroker.api.authorization import check_topic
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.security.acls import Operation
 from kbroker.settings.topic import CLEANUP_POLICY, COMPACT
 
 _HIGH_WATERMARK = -1
@@ -49,6 +53,7 @@ async def _row(request: Request, name: str, index: int, offset: int) -> Message:
 
 
 async def _delete(request: Request, name: str, index: int, offset: int) -> int:
+    check_topic(request, Operation.DELETE, name)
     topics = request.broker.topics
     topic = topics.by_name(name)
     if name in INTERNAL_TOPICS:

@@ -5,6 +5,9 @@ group has forgotten the topic. Unknown names are 3, unknown ids 100 with a null 
 both a name and an id, or neither, is 42. So is a topic that is listed twice: it gets one row and is
 not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
 
+With an authorizer, DELETE on the cluster or on the topic is needed (29). A name without DESCRIBE is
+29, too, whether or not the topic exists. A refused id has no name, unless the client has DESCRIBE.
+
 Not done: the request's timeout, quotas.
 """
 
@@ -15,11 +18,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.api.authorization import allows_on_topic, has_on_cluster, refusal, sees_topic
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import parked_topic_prefix
+from kbroker.security.acls import Operation, ResourceType
 
 _IDS_FROM = 6
 _DISABLED_FROM = 3
@@ -55,6 +60,10 @@ async def handle(request: Request) -> Message:
             )
     # a set, but in the order of the request
     wanted = {each: None for each, count in well_formed.items() if count == 1}
+    for each in [] if has_on_cluster(request, Operation.DELETE) else list(wanted):
+        if (refused := _denied(request, each)) is not None:
+            rows.append(_refused(refused, refusal(ResourceType.TOPIC)))
+            del wanted[each], well_formed[each]
     for by_id in [each for each in well_formed if each.topic_id is not None]:
         topic = broker.topics.by_id(by_id.topic_id)
         if topic is not None and (by_name := _Asked(topic.name, None)) in wanted:
@@ -64,6 +73,20 @@ async def handle(request: Request) -> Message:
             del wanted[by_name]
             wanted.pop(by_id, None)
     return {"responses": rows + [await _delete(broker, each) for each in wanted]}
+
+
+def _denied(request: Request, asked: _Asked) -> _Asked | None:
+    """The row of a topic that the client may not delete. Unknown ids are not refused here."""
+    name = asked.name
+    if name is None:
+        topic = request.broker.topics.by_id(asked.topic_id)
+        if topic is None:
+            return None
+        name = topic.name
+    sees = sees_topic(request, name)
+    if allows_on_topic(request, Operation.DELETE, name) and (sees or asked.name is None):
+        return None
+    return asked if asked.name is not None or not sees else _Asked(name, asked.topic_id)
 
 
 def _asked(request: Request) -> Sequence[_Asked]:

@@ -1,11 +1,13 @@
 """DescribeCluster (60), v0-2: one broker, which is its own controller.
 
 Endpoint type 2 (controllers) is MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE.
+
+Every client may send it. The operations on the cluster are none for a client without DESCRIBE.
 """
 
 from __future__ import annotations
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from kbroker.api.authorized_operations import NOT_REQUESTED, cluster_operations
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 
@@ -40,5 +42,7 @@ def handle(request: Request) -> Message:
         "cluster_id": broker.cluster_id if good else "",
         "controller_id": broker.node_id if good else -1,
         "brokers": (row,) if good else (),
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if good and with_operations else NOT_REQUESTED,
+        "cluster_authorized_operations": cluster_operations(request)
+        if good and with_operations
+        else NOT_REQUESTED,
     }

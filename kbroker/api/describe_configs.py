@@ -5,6 +5,9 @@ For brokers, this broker's id has all settings, and "" (all brokers) has the alt
 need not exist. No keys, or an empty list, means all; unknown keys give no row. An illegal topic
 name is 17, an unknown topic 3.
 
+With an authorizer a resource needs DESCRIBE_CONFIGS, brokers on the cluster (29, 30 or 31, whether
+or not it exists).
+
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 """
 
@@ -13,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from kbroker.api.config_resources import find_topic, scope_of
+from kbroker.api.config_resources import check_rights, find_topic, scope_of
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation
 from kbroker.settings.altering import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
 
 
@@ -28,6 +32,7 @@ def handle(request: Request) -> Message:
 def _result(request: Request, resource: Any) -> Message:
     code, message, rows = ErrorCode.none, "", []
     try:
+        check_rights(request, Operation.DESCRIBE_CONFIGS, resource)
         rows = _describe(request.broker, resource)
     except KafkaError as error:
         code, message = error.code, error.message or ""

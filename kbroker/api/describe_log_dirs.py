@@ -5,6 +5,8 @@ No topics (null) means all; unknown partitions give no row. The sizes are those 
 batches. The space that an engine needs beyond them is only in the disk's numbers: total and usable
 bytes of the file system, from v4.
 
+With an authorizer it needs DESCRIBE on the cluster (31 without any row; no code before v3).
+
 Not done: several directories, moving replicas (offset lag is 0, no replica is future or cordoned).
 """
 
@@ -17,9 +19,11 @@ from typing import NamedTuple
 
 import trio
 
+from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode
+from kbroker.security.acls import Operation
 
 
 class _Measured(NamedTuple):
@@ -31,6 +35,8 @@ class _Measured(NamedTuple):
 
 
 async def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.DESCRIBE):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results": ()}
     directory = request.broker.options.data_dir.absolute()
     partitions = list(_partitions(request))
     measured = await trio.to_thread.run_sync(_measure, directory, partitions)

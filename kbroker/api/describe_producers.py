@@ -1,16 +1,20 @@
 """DescribeProducers (61), v0 (KIP-664): the idempotent and transactional producers that a log
-knows, as of the high watermark, with the first offset of an open transaction."""
+knows, as of the high watermark, with the first offset of an open transaction.
+
+With an authorizer a topic needs READ (29, whether or not it exists)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kbroker.api.authorization import check_topic
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import Producer
+from kbroker.security.acls import Operation
 
 
 async def handle(request: Request) -> Message:
@@ -41,6 +45,7 @@ async def _row(request: Request, name: str, index: int) -> Message:
 
 def _found(request: Request, name: str, index: int) -> Partition:
     check_name(name)
+    check_topic(request, Operation.READ, name)
     partition = find_partition(request.broker, name, index)
     if partition is None:
         is_known = request.broker.topics.by_name(name) is not None

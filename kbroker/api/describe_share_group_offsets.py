@@ -5,14 +5,21 @@ Without topics, the answer has every partition that the group has state for; a g
 exist has none. A named partition always gets a row: where group, topic or partition do not exist,
 start offset and lag are -1 without an error. An empty group id with named topics, a topic without
 partitions and a negative partition are -1 for the group, as in Kafka.
+
+With an authorizer a group needs DESCRIBE (30 for the group). Topics without DESCRIBE are left out
+of all partitions of a group; rows of named ones are 29, whether or not they exist, behind the
+others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from kbroker.api.authorization import allows_on_topic, check_group, refusal, sees_topic
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation, ResourceType
 
 
 async def handle(request: Request) -> Message:
@@ -20,7 +27,6 @@ async def handle(request: Request) -> Message:
 
 
 async def _group(request: Request, group: Any) -> Message:
-    wanted = None if group.topics is None else {topic.topic_name: topic.partitions for topic in group.topics}
     row: dict[str, Any] = {
         "group_id": group.group_id,
         "topics": (),
@@ -28,8 +34,35 @@ async def _group(request: Request, group: Any) -> Message:
         "error_message": None,
     }
     try:
-        return row | {
-            "topics": await request.broker.share_group_service.describe_offsets(group.group_id, wanted)
-        }
+        check_group(request, Operation.DESCRIBE, group.group_id)
+        return row | {"topics": await _topics(request, group)}
     except KafkaError as error:
         return row | {"error_code": error.code, "error_message": error.message}
+
+
+async def _topics(request: Request, group: Any) -> list[Any]:
+    describe = request.broker.share_group_service.describe_offsets
+    if group.topics is None:
+        found = await describe(group.group_id, None)
+        return [topic for topic in found if sees_topic(request, topic.topic_name)]
+    wanted = {topic.topic_name: topic.partitions for topic in group.topics}
+    denied = {name for name in wanted if not allows_on_topic(request, Operation.DESCRIBE, name)}
+    allowed = {name: partitions for name, partitions in wanted.items() if name not in denied}
+    found = await describe(group.group_id, allowed) if allowed or not denied else []
+    return [*found, *(_refused(name, wanted[name]) for name in wanted if name in denied)]
+
+
+def _refused(name: str, partitions: Iterable[int]) -> Message:
+    error = refusal(ResourceType.TOPIC)
+    rows = [
+        {
+            "partition_index": index,
+            "start_offset": -1,
+            "leader_epoch": 0,
+            "lag": -1,
+            "error_code": error.code,
+            "error_message": error.message,
+        }
+        for index in partitions
+    ]
+    return {"topic_name": name, "topic_id": None, "partitions": rows}

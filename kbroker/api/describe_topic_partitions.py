@@ -6,6 +6,9 @@ never more than MAX_PARTITIONS), and a cursor for the next page if there is one.
 topic is not among the named ones, or its partition is negative, every row is 42. Unknown topics are
 3, illegal names 17.
 
+With an authorizer, topics without DESCRIBE are left out of a list of all. Named ones are 29,
+whether or not they exist, behind all other rows.
+
 There are no eligible leader replicas: one broker has the only copy.
 """
 
@@ -14,11 +17,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kbroker.api.authorized_operations import NOT_REQUESTED, TOPIC_OPERATIONS
+from kbroker.api.authorization import allows_on_topic, sees_topic
+from kbroker.api.authorized_operations import NOT_REQUESTED, topic_operations
 from kbroker.api.metadata import topic_row
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation
 
 MAX_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
@@ -33,13 +38,22 @@ def handle(request: Request) -> Message:
             "topics": [_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked],
             "next_cursor": None,
         }
-    names = asked or sorted(topic.name for topic in request.broker.topics)
+    names = asked or sorted(topic.name for topic in request.broker.topics if sees_topic(request, topic.name))
     first_partition = 0
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = max(1, min(body.response_partition_limit, MAX_PARTITIONS))
-    return _page(request, names, first_partition, limit)
+    if asked and request.connection.rights is not None:
+        seen = [name for name in names if allows_on_topic(request, Operation.DESCRIBE, name)]
+        denied = [name for name in names if name not in seen]
+    else:
+        seen, denied = names, []
+    if seen and seen[0] != names[0]:
+        first_partition = 0
+    page = _page(request, seen, first_partition, limit)
+    refused = [_row(name, None, ErrorCode.topic_authorization_failed, (), NOT_REQUESTED) for name in denied]
+    return {**page, "topics": [*page["topics"], *refused]}
 
 
 def _page(request: Request, names: Sequence[str], first_partition: int, limit: int) -> Message:
@@ -51,10 +65,11 @@ def _page(request: Request, names: Sequence[str], first_partition: int, limit: i
             break
         topic = request.broker.topics.by_name(name)
         if topic is None:
-            rows.append(_unknown_row(name))
+            rows.append(_unknown_row(request, name))
         else:
             partitions = topic_row(request, topic)["partitions"][first_partition : first_partition + limit]
-            rows.append(_row(name, topic, ErrorCode.none, partitions))
+            operations = topic_operations(request, name)
+            rows.append(_row(name, topic, ErrorCode.none, partitions, operations))
             limit -= len(partitions)
             end = first_partition + len(partitions)
             if end < len(topic.partitions):
@@ -69,7 +84,7 @@ def _row(
     topic: Topic | None,
     code: ErrorCode,
     partitions: Sequence[Message],
-    operations: int = TOPIC_OPERATIONS,
+    operations: int,
 ) -> Message:
     return {
         "error_code": code,
@@ -83,9 +98,10 @@ def _row(
     }
 
 
-def _unknown_row(name: str) -> Message:
+def _unknown_row(request: Request, name: str) -> Message:
+    code = ErrorCode.unknown_topic_or_partition
     try:
         check_name(name)
     except KafkaError as error:
-        return _row(name, None, error.code, ())
-    return _row(name, None, ErrorCode.unknown_topic_or_partition, ())
+        code = error.code
+    return _row(name, None, code, (), topic_operations(request, name))

@@ -1,6 +1,9 @@
 """DescribeTransactions (65), v0 (KIP-664): transactional ids, each with its state and the logs of
 its transaction. Logs of deleted topics are left out.
 
+With an authorizer a transactional id needs DESCRIBE (53, whether or not it exists). Topics without
+DESCRIBE are left out of its transaction.
+
 The answer is packed by hand: an id that never had a transaction has no start time, and kio cannot
 encode -1 there.
 """
@@ -13,11 +16,12 @@ from collections import defaultdict
 
 from kio.serial.writers import write_compact_array_length, write_compact_string, write_empty_tagged_fields
 
+from kbroker.api.authorization import check, sees_topic
 from kbroker.api.request import Raw, Request
 from kbroker.api.transactions import STATE_NAMES
-from kbroker.broker.broker import Broker
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.transactions import TransactionRecord
+from kbroker.security.acls import Operation, ResourceType
 
 _THROTTLE_TIME = struct.pack(">i", 0)
 _CODE = struct.Struct(">h")
@@ -32,17 +36,22 @@ def handle(request: Request) -> Raw:
     buffer.write(_THROTTLE_TIME)
     write_compact_array_length(buffer, len(ids))
     for transactional_id in ids:
-        code, record = _find(request.broker, transactional_id)
+        code, record = _find(request, transactional_id)
         if code is not ErrorCode.none:
             errors.append(code)
         buffer.write(_CODE.pack(code))
         write_compact_string(buffer, transactional_id)
-        _write_state(buffer, request.broker, record)
+        _write_state(buffer, request, record)
     write_empty_tagged_fields(buffer)
     return Raw((buffer.getvalue(),), errors)
 
 
-def _find(broker: Broker, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
+def _find(request: Request, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
+    broker = request.broker
+    try:
+        check(request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    except KafkaError as error:
+        return error.code, None
     if not transactional_id:
         return ErrorCode.invalid_request, None
     if not broker.transactions.is_ready:
@@ -51,7 +60,7 @@ def _find(broker: Broker, transactional_id: str) -> tuple[ErrorCode, Transaction
     return (ErrorCode.transactional_id_not_found if record is None else ErrorCode.none), record
 
 
-def _write_state(buffer: io.BytesIO, broker: Broker, record: TransactionRecord | None) -> None:
+def _write_state(buffer: io.BytesIO, request: Request, record: TransactionRecord | None) -> None:
     """As in Kafka, everything is empty and zero in a row with an error."""
     if record is None:
         write_compact_string(buffer, "")
@@ -61,7 +70,7 @@ def _write_state(buffer: io.BytesIO, broker: Broker, record: TransactionRecord |
         write_compact_string(buffer, STATE_NAMES[record.state])
         producer = record.producer_id, record.producer_epoch
         buffer.write(_NUMBERS.pack(record.timeout_ms, record.started_ms, *producer))
-        topics = _topics(broker, record)
+        topics = _topics(request, record)
     write_compact_array_length(buffer, len(topics))
     for name, partitions in sorted(topics.items()):
         write_compact_string(buffer, name)
@@ -72,10 +81,10 @@ def _write_state(buffer: io.BytesIO, broker: Broker, record: TransactionRecord |
     write_empty_tagged_fields(buffer)
 
 
-def _topics(broker: Broker, record: TransactionRecord) -> dict[str, list[int]]:
+def _topics(request: Request, record: TransactionRecord) -> dict[str, list[int]]:
     topics = defaultdict(list)
     for log in sorted(record.partitions):
-        partition = broker.topics.partition(*log)
-        if partition is not None and not partition.deleted:
+        partition = request.broker.topics.partition(*log)
+        if partition is not None and not partition.deleted and sees_topic(request, partition.topic_name):
             topics[partition.topic_name].append(log.partition)
     return topics

@@ -1,5 +1,7 @@
 """DescribeUserScramCredentials (50), v0: mechanisms and iterations of users, never salts or keys.
 
+A client without DESCRIBE on the cluster is refused; Kafka sends it no answer at all.
+
 No users, or an empty list, means all. An unknown user is RESOURCE_NOT_FOUND (91), one that is named
 twice DUPLICATE_RESOURCE (92).
 """
@@ -8,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
 from kbroker.broker.security.credentials import Credentials, repeated
 from kbroker.errors import ErrorCode
+from kbroker.security.acls import Operation, ResourceType
 
 
 def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.DESCRIBE):
+        refused = refusal(ResourceType.CLUSTER)
+        return {"error_code": refused.code, "error_message": refused.message, "results": ()}
     credentials = request.broker.security.credentials
     wanted: Sequence[str] = [each.name for each in request.body.users or ()] or credentials.names()
     twice = repeated(wanted)

@@ -3,6 +3,8 @@
 Answered when the decision is durable and, as a rule, when all markers are: a consumer with
 read_committed sees the records then. From v5 the answer has the producer id and epoch of the next
 transaction (KIP-890).
+
+With an authorizer the transactional id needs WRITE (53).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import known_to
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
 
 _NEXT_EPOCH_FROM = 5
@@ -17,7 +20,11 @@ _FENCED_FROM = 2
 
 
 async def handle(request: Request) -> Message:
-    body = request.body
+    body, rights = request.body, request.connection.rights
+    if rights is not None and not rights.allows(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id
+    ):
+        return _answer(ErrorCode.transactional_id_authorization_failed)
     if not body.transactional_id:
         return _answer(ErrorCode.invalid_request)
     producer = ProducerEpoch(body.producer_id, body.producer_epoch)

@@ -9,12 +9,16 @@
 - Divergence (KIP-595): a client that sends the epoch of its last fetch gets the offset at which
   that epoch ended, if it is past it. Consumers do not send it.
 
+With an authorizer a topic needs READ: without it its rows are 29, without watermarks, and whether
+or not it exists (an unknown id is 100). Rights are looked at once for a request, also for the
+topics of its session; a request that waits is answered by those that it had.
+
 Not done: fetching from followers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kbroker.api.request import Raw, Request
 from kbroker.broker.commits.waiting import Waiter
@@ -24,6 +28,8 @@ from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import milliseconds
 from kbroker.protocol.responses import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 
 _SESSIONS_FROM = 7
 _LEADER_EPOCH_FROM = 9
@@ -37,7 +43,8 @@ async def handle(request: Request) -> Raw:
         session, wanted = _wanted(request)
     except KafkaError as error:
         return Raw(fetch_response(request.version, error.code, 0, ()), (error.code,))
-    fetch = _Fetch(request, wanted)
+    rights = request.connection.rights
+    fetch = _Fetch(request, wanted, () if rights is None else _denied(request, rights, wanted))
     if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
         return _refused(request, ErrorCode.unknown_server_error)
     if not await fetch.look(is_last=False) and (wait_ms := milliseconds(request.body.max_wait)) > 0:
@@ -50,6 +57,29 @@ async def handle(request: Request) -> Raw:
     if request.body.session_epoch > 0:
         rows = due
     return Raw(fetch_response(request.version, 0, session.session_id, _by_topic(rows)), errors)
+
+
+def _denied(request: Request, rights: Rights, wanted: Sequence[FetchPartition]) -> Collection[TopicKey]:
+    """The topics that the client may not read. Unknown ids are not among them."""
+    denied: set[TopicKey] = set()
+    topics = request.broker.topics
+    last: TopicKey | None = None
+    for asked in wanted:
+        key = asked.key[0]
+        if key == last:
+            continue
+        last = key
+        if isinstance(key, str):
+            name = key
+        elif asked.found is not None:
+            name = asked.found.topic_name
+        elif (topic := topics.by_id_number(key)) is not None:
+            name = topic.name
+        else:
+            continue
+        if not rights.allows(Operation.READ, ResourceType.TOPIC, name):
+            denied.add(key)
+    return denied
 
 
 def _refused(request: Request, code: ErrorCode) -> Raw:
@@ -113,9 +143,12 @@ def _by_topic(rows: FetchRows) -> list[tuple[TopicKey, list[FetchRow]]]:
 class _Fetch:
     """One request, as a Search (kbroker/broker/connection.py)."""
 
-    def __init__(self, request: Request, wanted: Sequence[FetchPartition]) -> None:
+    def __init__(
+        self, request: Request, wanted: Sequence[FetchPartition], denied: Collection[TopicKey]
+    ) -> None:
         self._request = request
         self._wanted = wanted
+        self._denied = denied
         body = request.body
         self._max_bytes: int = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
         self._is_committed: bool = body.isolation_level == _READ_COMMITTED
@@ -125,16 +158,24 @@ class _Fetch:
         """Whether a read had to wait for a thread, so that the rows before it may be outdated."""
 
     def finds_any(self) -> bool:
-        return any(self._find(asked) is not None for asked in self._wanted)
+        return any(
+            asked.key[0] not in self._denied and self._find(asked) is not None for asked in self._wanted
+        )
 
     async def look(self, *, is_last: bool) -> bool:
-        """Read the partitions. Rows for missing ones come last and do not cut the wait short."""
+        """Read the partitions. Rows for missing and denied ones come last and do not cut the wait
+        short."""
         rows: FetchRows = []
         missing: FetchRows = []
         total_bytes = 0
         left_bytes = self._max_bytes
         is_urgent = False
+        denied = self._denied
         for asked in self._wanted:
+            if denied and asked.key[0] in denied:
+                row = FetchRow(asked.key[1], ErrorCode.topic_authorization_failed, aborted=())
+                missing.append((asked, row))
+                continue
             partition = asked.found
             if partition is None or partition.deleted:
                 partition = self._find(asked)

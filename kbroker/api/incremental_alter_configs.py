@@ -4,6 +4,9 @@ topics, brokers and groups.
 A broker resource is "" (all brokers) or this broker's id. One bad setting refuses its whole
 resource. A group need not exist to have settings. With validate_only nothing changes.
 
+With an authorizer a resource needs ALTER_CONFIGS, brokers on the cluster (29, 30 or 31, whether or
+not it exists).
+
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 """
 

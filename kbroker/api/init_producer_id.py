@@ -4,16 +4,21 @@ A transactional producer gets the id and the next epoch of its transactional id,
 producer before it; from v3 it may name what it has (KIP-360). A transaction of that producer is
 aborted, and the answer is CONCURRENT_TRANSACTIONS: clients ask again.
 
+With an authorizer a transactional id needs WRITE (53). Without one the client needs
+IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (31).
+
 A producer id without an epoch, or an epoch without an id, is INVALID_REQUEST. v6 is not served, as
 it is unstable in Kafka itself (KIP-939).
 """
 
 from __future__ import annotations
 
+from kbroker.api.authorization import allows
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import known_to
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.transactions import MAX_TRANSACTIONAL_ID_BYTES
+from kbroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.transactions.coordinator import NOBODY, ProducerEpoch
 
 _FENCED_FROM = 4
@@ -21,6 +26,8 @@ _FENCED_FROM = 4
 
 async def handle(request: Request) -> Message:
     body = request.body
+    if (refused := _denied(request)) is not None:
+        return _answer(refused)
     expected = ProducerEpoch(
         getattr(body, "producer_id", NOBODY.producer_id), getattr(body, "producer_epoch", NOBODY.epoch)
     )
@@ -32,6 +39,21 @@ async def handle(request: Request) -> Message:
         return _answer(ErrorCode.none, ProducerEpoch(await request.broker.producer_ids.take(), 0))
     except (NoSpace, StoreFailed):
         return _answer(ErrorCode.coordinator_not_available)
+
+
+def _denied(request: Request) -> ErrorCode | None:
+    transactional_id, rights = request.body.transactional_id, request.connection.rights
+    if transactional_id is not None:
+        is_allowed = allows(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return None if is_allowed else ErrorCode.transactional_id_authorization_failed
+    if (
+        rights is None
+        or rights.has(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+        or rights.allows_any_topic(Operation.WRITE)
+        or rights.allows(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+    ):
+        return None
+    return ErrorCode.cluster_authorization_failed
 
 
 async def _transactional(request: Request, expected: ProducerEpoch) -> Message:

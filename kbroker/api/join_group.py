@@ -3,6 +3,8 @@
 - From v4 a member without an id first gets one, and joins again with it (KIP-394).
 - From v5 static members are known by their instance id (KIP-345).
 - From v9 the answer may tell a leader that rejoins to keep the assignment as it is (KIP-814).
+
+With an authorizer the group needs READ (30).
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kbroker.api.request import Request
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.messages import JoinReply, JoinRequest, Protocol
 from kbroker.protocol.messages import milliseconds
+from kbroker.security.acls import Operation, ResourceType
 
 _TAKES_MEMBER_ID_FROM = 4
 _NULL_PROTOCOL_FROM = 7
@@ -20,6 +23,10 @@ _CAN_SKIP_ASSIGNMENT_FROM = 9
 
 
 async def handle(request: Request) -> JoinReply:
+    if (rights := request.connection.rights) is not None and not rights.allows(
+        Operation.READ, ResourceType.GROUP, request.body.group_id
+    ):
+        return _in_version(request.version, JoinReply(ErrorCode.group_authorization_failed))
     wanted = _wanted(request)
     groups = request.broker.consumer_group_service
     try:
@@ -28,7 +35,11 @@ async def handle(request: Request) -> JoinReply:
         )
     except KafkaError as error:
         reply = JoinReply(error.code, member_id=wanted.member_id)
-    if request.version < _NULL_PROTOCOL_FROM and reply.protocol_name is None:
+    return _in_version(request.version, reply)
+
+
+def _in_version(version: int, reply: JoinReply) -> JoinReply:
+    if version < _NULL_PROTOCOL_FROM and reply.protocol_name is None:
         return replace(reply, protocol_name="")
     return reply
 

@@ -4,6 +4,8 @@ and there are none.
 In v1 topics and this broker are always listed, and groups if they have settings of their own. An
 empty list of types means all; an unknown type is UNSUPPORTED_VERSION, as in Kafka.
 
+With an authorizer it needs DESCRIBE_CONFIGS on the cluster (31).
+
 Not done: BROKER_LOGGER and CLIENT_METRICS resources; there are none.
 """
 
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.errors import ErrorCode
+from kbroker.security.acls import Operation
 from kbroker.settings.altering import Scope
 
 _CLIENT_METRICS = 16
@@ -28,6 +32,8 @@ _NAMES: dict[int, Callable[[Broker], Iterable[str]]] = {
 
 
 def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.DESCRIBE_CONFIGS):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "config_resources": ()}
     types = (
         (request.body.resource_types or tuple(_NAMES))
         if request.version >= _TYPES_FROM

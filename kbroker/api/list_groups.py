@@ -1,16 +1,22 @@
 """ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), ignoring
-case. Unknown filters match nothing."""
+case. Unknown filters match nothing.
+
+With an authorizer, DESCRIBE on the cluster lists all groups. Other clients get those on which they
+have DESCRIBE."""
 
 from __future__ import annotations
 
+from kbroker.api.authorization import has, has_on_cluster
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
+from kbroker.security.acls import Operation, ResourceType
 
 
 def handle(request: Request) -> Message:
     states = {each.lower() for each in getattr(request.body, "states_filter", ()) or ()}
     types = {each.lower() for each in getattr(request.body, "types_filter", ()) or ()}
     broker = request.broker
+    sees_all = has_on_cluster(request, Operation.DESCRIBE)
     groups = [
         group
         for group in (
@@ -19,5 +25,6 @@ def handle(request: Request) -> Message:
         )
         if (not states or group.group_state.lower() in states)
         and (not types or group.group_type.lower() in types)
+        and (sees_all or has(request, Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
     ]
     return {"error_code": ErrorCode.none, "groups": groups}

@@ -12,6 +12,8 @@ older, or -1/-1. A partition that is listed twice gets one row with 42. With rea
 record at or above the last stable offset is not found (-1/-1). An unknown isolation level is -1 in
 every row.
 
+With an authorizer a topic needs DESCRIBE: without it every row is 29, whether or not it exists.
+
 Not done: the timeout of v10, since nothing is fetched from elsewhere.
 """
 
@@ -21,10 +23,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from kbroker.api.authorization import allows_on_topic
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.security.acls import Operation
 
 _NONE: Final = -1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
@@ -81,10 +85,17 @@ _PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Fo
 
 async def handle(request: Request) -> Message:
     body = request.body
-    rows = [(topic.name, row) for topic in body.topics for row in topic.partitions]
+    topics = [(topic, allows_on_topic(request, Operation.DESCRIBE, topic.name)) for topic in body.topics]
+    rows = [(topic.name, row) for topic, is_allowed in topics if is_allowed for row in topic.partitions]
+    refused = [
+        (topic.name, _answer(row, ErrorCode.topic_authorization_failed, _Found()))
+        for topic, is_allowed in topics
+        if not is_allowed
+        for row in topic.partitions
+    ]
     if getattr(body, "isolation_level", _READ_UNCOMMITTED) not in _ISOLATION_LEVELS:
         answers = [(name, _answer(row, ErrorCode.unknown_server_error, _Found())) for name, row in rows]
-        return {"topics": _by_topic(answers)}
+        return {"topics": _by_topic([*answers, *refused])}
     counts = Counter((name, row.partition_index) for name, row in rows)
     unique = {(name, row.partition_index): row for name, row in rows}
     return {
@@ -93,6 +104,7 @@ async def handle(request: Request) -> Message:
                 (name, await _row(request, name, row, counts[name, index]))
                 for (name, index), row in unique.items()
             ]
+            + refused
         )
     }
 

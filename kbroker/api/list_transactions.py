@@ -5,18 +5,22 @@ KIP-1152).
 Filters for unknown states match nothing, and are named in the answer. As in Kafka, the time of an
 id counts from its last transaction, if it has none now, and an id that never had one is older than
 any duration.
+
+With an authorizer, ids without DESCRIBE are left out.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from kbroker.api.authorization import has
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import STATE_NAMES
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.transactions import TransactionRecord
 from kbroker.groups.consumer.subscriptions import compile_regex
+from kbroker.security.acls import Operation, ResourceType
 
 _KNOWN_STATES = frozenset({*STATE_NAMES.values(), "Dead", "PrepareEpochFence"})
 """No id is ever in one of the last two here."""
@@ -38,6 +42,7 @@ def handle(request: Request) -> Message:
         }
         for transactional_id, record in service.coordinator.records()
         if filters.match(transactional_id, record)
+        and has(request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     ]
     unknown = list(dict.fromkeys(each for each in filters.states if each not in _KNOWN_STATES))
     return {**_answer(ErrorCode.none), "unknown_state_filters": unknown, "transaction_states": rows}

@@ -7,6 +7,10 @@ CreateTopics. With more, every unknown topic is POLICY_VIOLATION.
 By id from v12 (v10 and v11 have the field but must not use it). An unknown id is UNKNOWN_TOPIC_ID
 with a null name. If any topic has an id, names are ignored. An empty list means all topics in v0,
 none from v1; null means all from v1. A topic that is listed twice gets one row.
+
+With an authorizer, topics without DESCRIBE are left out of a list of all. By name they are 29,
+whether or not they exist, and by id 29 with a null name. Creating needs CREATE on the cluster or on
+the topic (29).
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from kbroker.api.authorization import allows_on_topic, has_on_cluster, sees_topic
+from kbroker.api.authorized_operations import NOT_REQUESTED, cluster_operations, topic_operations
 from kbroker.api.replica_assignments import check_batch_size
 from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.security.acls import Operation
 
 _BY_ID = 12
 
@@ -30,18 +36,23 @@ async def handle(request: Request) -> Message:
     if asked and not _may_ask(request.version, asked):
         return _refused(asked)
     if asked is None or (request.version == 0 and not asked):
-        rows = [topic_row(request, topic) for topic in broker.topics]
+        rows = [topic_row(request, topic) for topic in broker.topics if sees_topic(request, topic.name)]
     elif ids := _ids(asked):
         rows = [_row_by_id(request, topic_id) for topic_id in ids]
     else:
         names = dict.fromkeys(topic.name for topic in asked)
-        new_topics = sum(1 for name in names if name is not None and broker.topics.by_name(name) is None)
-        rows = [await _row_by_name(request, name, new_topics) for name in names]
-    if getattr(body, "include_topic_authorized_operations", False):
+        seen = {name: name is None or allows_on_topic(request, Operation.DESCRIBE, name) for name in names}
+        new_topics = sum(
+            1 for name in names if name is not None and seen[name] and broker.topics.by_name(name) is None
+        )
         rows = [
-            {**row, "topic_authorized_operations": NOT_REQUESTED if row["name"] is None else TOPIC_OPERATIONS}
-            for row in rows
+            await _row_by_name(request, name, new_topics)
+            if seen[name]
+            else _error_row(name, None, ErrorCode.topic_authorization_failed)
+            for name in names
         ]
+    if getattr(body, "include_topic_authorized_operations", False):
+        rows = [{**row, "topic_authorized_operations": _operations(request, row)} for row in rows]
     host, port = request.advertised
     with_cluster: bool = getattr(body, "include_cluster_authorized_operations", False)
     return {
@@ -49,9 +60,15 @@ async def handle(request: Request) -> Message:
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": rows,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if with_cluster else NOT_REQUESTED,
+        "cluster_authorized_operations": cluster_operations(request) if with_cluster else NOT_REQUESTED,
         "error_code": ErrorCode.none,
     }
+
+
+def _operations(request: Request, row: Message) -> int:
+    name = row["name"]
+    is_refused = name is None or row["error_code"] is ErrorCode.topic_authorization_failed
+    return NOT_REQUESTED if is_refused else topic_operations(request, name)
 
 
 def _ids(asked: Sequence[Any]) -> Sequence[UUID]:
@@ -80,9 +97,11 @@ def _refused(asked: Sequence[Any]) -> Message:
 
 def _row_by_id(request: Request, topic_id: UUID) -> Message:
     topic = request.broker.topics.by_id(topic_id)
-    return (
-        _error_row(None, topic_id, ErrorCode.unknown_topic_id) if topic is None else topic_row(request, topic)
-    )
+    if topic is None:
+        return _error_row(None, topic_id, ErrorCode.unknown_topic_id)
+    if not allows_on_topic(request, Operation.DESCRIBE, topic.name):
+        return _error_row(None, topic_id, ErrorCode.topic_authorization_failed)
+    return topic_row(request, topic)
 
 
 async def _row_by_name(request: Request, name: str | None, new_topics: int) -> Message:
@@ -98,6 +117,10 @@ async def _row_by_name(request: Request, name: str | None, new_topics: int) -> M
             missing = request.broker.missing_topics
             missing.asked_for(name, request.client_id or "", request.connection.client_host)
             return _error_row(name, None, ErrorCode.unknown_topic_or_partition)
+        if not has_on_cluster(request, Operation.CREATE) and not allows_on_topic(
+            request, Operation.CREATE, name
+        ):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
         partitions: int = request.broker.config["num.partitions"]
         check_batch_size(partitions * new_topics)
         return topic_row(request, await request.broker.topics.create(name, partitions, {}))

@@ -4,18 +4,28 @@ Code 0 is durable like a record with acks=all. A client that is not a member (no
 generation -1) may commit to a group without members; a group that does not exist is created with
 offsets only. An unknown topic or partition is 3 (an unknown id 100) in its row. If the group or the
 member is refused, every other row has that code. `retention_time` (v2-4) is honoured.
+
+With an authorizer the group needs READ (30 in every row), and each topic READ (29 in its rows,
+whether or not it exists).
 """
 
 from __future__ import annotations
 
-from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, with_codes
+from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, permitted, refused, with_codes
 from kbroker.api.request import Message, Request
-from kbroker.errors import KafkaError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
+from kbroker.security.acls import Operation, ResourceType
 
 
 async def handle(request: Request) -> Message:
     rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in request.body.topics]
+    rights = request.connection.rights
+    if rights is not None:
+        if rights.allows(Operation.READ, ResourceType.GROUP, request.body.group_id):
+            rows = permitted(rows, rights, Operation.READ)
+        else:
+            rows = refused(rows, ErrorCode.group_authorization_failed)
     errors = await _committed(request, rows)
     return {"topics": [with_codes(row, errors) for row in rows]}
 

@@ -8,6 +8,9 @@ refused.
 
 With `require_stable` (from v7, KIP-447) an offset that an open transaction may replace is
 UNSTABLE_OFFSET_COMMIT, and clients ask again.
+
+With an authorizer a group needs DESCRIBE (30 for the group). Topics without DESCRIBE are left out
+of all offsets of a group; named ones are 29, whether or not they exist.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
-from kbroker.api.offset_topics import find_topic
+from kbroker.api.authorization import check_group, sees_topic
+from kbroker.api.offset_topics import TopicRow, find_topic, permitted
 from kbroker.api.request import Message, Request
-from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset
 from kbroker.groups.offsets.committed import OffsetsByTopic
+from kbroker.security.acls import Operation
 
 _GROUPS_FROM = 8
 _IDS_FROM = 10
@@ -39,6 +43,7 @@ def handle(request: Request) -> Message:
 def _group(request: Request, wanted: Any) -> Message:
     """One group's answer: its topics and its error."""
     try:
+        check_group(request, Operation.DESCRIBE, wanted.group_id)
         offsets = request.broker.consumer_group_service.groups.fetch_offsets(
             wanted.group_id, getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)
         )
@@ -47,12 +52,13 @@ def _group(request: Request, wanted: Any) -> Message:
         return {"topics": rows, "error_code": error.code}
     topics = request.broker.topics
     is_unstable = _unstable(request, wanted.group_id)
-    rows = (
-        list(_all(topics, offsets, request.version, is_unstable))
-        if wanted.topics is None
-        else [_topic(topics, each, offsets, is_unstable) for each in wanted.topics]
-    )
-    return {"topics": rows, "error_code": ErrorCode.none}
+    if wanted.topics is None:
+        rows = list(_all(request, offsets, is_unstable))
+        return {"topics": rows, "error_code": ErrorCode.none}
+    asked = [find_topic(topics, each, each.partition_indexes) for each in wanted.topics]
+    if (rights := request.connection.rights) is not None:
+        asked = permitted(asked, rights, Operation.DESCRIBE)
+    return {"topics": [_topic(row, offsets, is_unstable) for row in asked], "error_code": ErrorCode.none}
 
 
 def _unstable(request: Request, group_id: str) -> Callable[[UUID, int], bool]:
@@ -63,16 +69,11 @@ def _unstable(request: Request, group_id: str) -> Callable[[UUID, int], bool]:
     return lambda topic_id, index: pending.has(group_id, (topic_id, index))
 
 
-def _topic(
-    topics: Topics, wanted: Any, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]
-) -> Message:
-    row = find_topic(topics, wanted)
+def _topic(row: TopicRow, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]) -> Message:
     if row.topic is None:
-        code = row.unknown_code if "topic_id" in row.key else ErrorCode.none
-        return {
-            **row.key,
-            "partitions": [_partition(index, None, code) for index in wanted.partition_indexes],
-        }
+        has_error = "topic_id" in row.key or row.refused is not None
+        code = row.unknown_code if has_error else ErrorCode.none
+        return {**row.key, "partitions": [_partition(index, None, code) for index in row.rows]}
     topic_id = row.topic.topic_id
     found = offsets.get(topic_id, {})
     return {
@@ -81,18 +82,18 @@ def _topic(
             _partition(index, None, ErrorCode.unstable_offset_commit)
             if is_unstable(topic_id, index)
             else _partition(index, found.get(index))
-            for index in wanted.partition_indexes
+            for index in row.rows
         ],
     }
 
 
 def _all(
-    topics: Topics, offsets: OffsetsByTopic, version: int, is_unstable: Callable[[UUID, int], bool]
+    request: Request, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]
 ) -> Iterator[Message]:
     for topic_id in sorted(offsets):
-        topic = topics.by_id(topic_id)
-        if topic is not None:
-            key = {"topic_id": topic_id} if version >= _IDS_FROM else {"name": topic.name}
+        topic = request.broker.topics.by_id(topic_id)
+        if topic is not None and sees_topic(request, topic.name):
+            key = {"topic_id": topic_id} if request.version >= _IDS_FROM else {"name": topic.name}
             yield {
                 **key,
                 "partitions": [

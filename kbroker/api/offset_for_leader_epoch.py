@@ -4,14 +4,18 @@ that check their positions after a restart.
 A leader epoch is one life of the broker. An epoch that never existed is -1/-1 without an error. A
 client whose current epoch is lower than this one is fenced (74), one whose epoch is higher is ahead
 (75).
+
+With an authorizer a topic needs DESCRIBE (29, whether or not it exists).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from kbroker.api.authorization import check_topic
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation
 
 
 def handle(request: Request) -> Message:
@@ -29,6 +33,7 @@ def handle(request: Request) -> Message:
 def _row(request: Request, name: str, asked: Any) -> Message:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
+        check_topic(request, Operation.DESCRIBE, name)
         topic = request.broker.topics.by_name(name)
         if topic is None or not 0 <= asked.partition < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -4,7 +4,7 @@ request: by name or, in the newest versions, by id."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,8 @@ from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.errors import ErrorCode
 from kbroker.groups.offsets.messages import Commit, OffsetErrors
 from kbroker.groups.outcome import OffsetOf
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 
 NO_ID = UUID(int=0)
 
@@ -24,11 +26,13 @@ class TopicRow:
     - `key`: its name or id, as in the request; the answer repeats it
     - `topic`: None if there is no such topic
     - `rows`: the request's partitions
+    - `refused`: the code of all rows, if the client may not use the topic; `topic` is None then
     """
 
     key: Message
     topic: Topic | None
     rows: Iterable[Any]
+    refused: ErrorCode | None = None
 
     def has(self, index: int) -> bool:
         return self.topic is not None and 0 <= index < len(self.topic.partitions)
@@ -42,9 +46,31 @@ class TopicRow:
 
     @property
     def unknown_code(self) -> ErrorCode:
-        """The code for a partition that does not exist."""
+        """The code for a partition that does not exist, or that the client may not use."""
+        if self.refused is not None:
+            return self.refused
         unknown_id = self.topic is None and "topic_id" in self.key
         return ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
+
+
+def refused(rows: Iterable[TopicRow], code: ErrorCode) -> list[TopicRow]:
+    """Refuse all partitions, whether or not they exist."""
+    return [replace(row, topic=None, refused=code) for row in rows]
+
+
+def permitted(rows: Iterable[TopicRow], rights: Rights, operation: Operation) -> list[TopicRow]:
+    """The rows, with those refused whose topics the client may not use. Unknown ids stay
+    unknown."""
+    return [row if _allows(rights, operation, row) else _denied(row) for row in rows]
+
+
+def _allows(rights: Rights, operation: Operation, row: TopicRow) -> bool:
+    name = row.key.get("name") if row.topic is None else row.topic.name
+    return name is None or rights.allows(operation, ResourceType.TOPIC, name)
+
+
+def _denied(row: TopicRow) -> TopicRow:
+    return replace(row, topic=None, refused=ErrorCode.topic_authorization_failed)
 
 
 def commits_of(rows: Iterable[TopicRow]) -> dict[OffsetOf, Commit]:

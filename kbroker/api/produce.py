@@ -5,6 +5,10 @@ from v13 (KIP-516).
 - acks=1: answered when the batch is written.
 - acks=all: answered when it is committed (see kbroker/broker/commits/group_commit.py).
 
+With an authorizer a topic needs WRITE: without it all rows are 29, whether or not it exists (an
+unknown id is 100). A request with transactional batches needs WRITE on its transactional id, and
+every row is 53 otherwise.
+
 A refused row does not affect the others, even where Kafka refuses the whole request (a malformed
 batch, or a transactional one without a transactional id). Payloads are opened if the topic asks for
 it, and some batches wait for a thread (append_queues.py). Requests with a transactional id:
@@ -18,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from uuid import UUID
 
+from kbroker.api.authorization import refusal
 from kbroker.api.request import CloseConnection, Later, Raw, Request
-from kbroker.api.transactional_produce import Batches, Transaction, transaction_of
+from kbroker.api.transactional_produce import Batches, Transaction, is_transactional, transaction_of
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
@@ -29,12 +34,14 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
 from kbroker.formats.compression import Codec
 from kbroker.protocol.responses import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
+from kbroker.security.acls import Operation, ResourceType
 
 _ALL = -1
 _NONE = 0
 _ACKS = (_ALL, _NONE, 1)
 _NO_TOPIC_ID = UUID(int=0)
 _ZSTD_FROM = 7
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 
 def handle(request: Request) -> Later | Awaitable[Later]:
@@ -48,9 +55,24 @@ def handle(request: Request) -> Later | Awaitable[Later]:
 
 async def _transactional(request: Request) -> Later:
     topics = _batches_of(request)
+    rights, transactional_id = request.connection.rights, request.body.transactional_id
+    if (
+        rights is not None
+        and is_transactional(topics)
+        and not rights.allows(_WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    ):
+        return _refused(request, topics, refusal(ResourceType.TRANSACTIONAL_ID))
     produce = _Produce(request, await transaction_of(request, topics))
     for name, batches in topics:
         produce.append_topic(name, batches)
+    return Later(produce.pending, produce.body)
+
+
+def _refused(request: Request, topics: Batches, error: KafkaError) -> Later:
+    """Refuse the whole request."""
+    produce = _Produce(request, None)
+    for name, batches in topics:
+        produce.refuse_topic(name, batches, error)
     return Later(produce.pending, produce.body)
 
 
@@ -80,11 +102,13 @@ class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
     __slots__ = (
-        "_errors", "_is_odd", "_now_ms", "_reason", "_request", "_topics", "acks", "pending", "transaction",
+        "_errors", "_is_odd", "_now_ms", "_reason", "_request", "_rights", "_topics", "acks", "pending",
+        "transaction",
     )  # fmt: skip
 
     def __init__(self, request: Request, transaction: Transaction | None) -> None:
         self._request = request
+        self._rights = request.connection.rights
         self._now_ms = wall_clock_ms()
         self._topics: list[tuple[str | UUID, list[ProduceRow]]] = []
         self._errors: list[ErrorCode] = []
@@ -99,6 +123,11 @@ class _Produce:
             return
         topics, queues = self._request.broker.topics, self._request.broker.append_queues
         topic = topics.by_id(name) if isinstance(name, UUID) else topics.by_name(name)
+        if self._rights is not None and (topic is not None or isinstance(name, str)):
+            topic_name = topic.name if topic is not None else str(name)
+            if not self._rights.allows(_WRITE, _TOPIC, topic_name):
+                self.refuse_topic(name, batches, KafkaError(ErrorCode.topic_authorization_failed))
+                return
         rows: list[ProduceRow] = []
         self._topics.append((name, rows))
         for index, records in batches.items():
@@ -134,6 +163,13 @@ class _Produce:
                 self.pending.parts -= 1
                 rows.append(self.refused(partition or _partition_of(topic, index), index, error))
                 self.failed(topic, error.code, len(records or b""))
+
+    def refuse_topic(
+        self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None], error: KafkaError
+    ) -> None:
+        """Refuse all rows of a topic without looking at them."""
+        self._topics.append((name, [self.refused(None, index, error) for index in batches]))
+        self._errors += [error.code] * len(batches)
 
     def _partition(
         self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None

@@ -2,16 +2,22 @@
 
 The leader epoch of the request is stored, and fences older leaders from then on. A row with an
 error has an empty state.
-"""
+
+
+With an authorizer it needs CLUSTER_ACTION (31 in every row)."""
 
 from __future__ import annotations
 
+from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
-from kbroker.api.share_state_rows import answer, asked
+from kbroker.api.share_state_rows import answer, asked, refused
+from kbroker.security.acls import Operation
 from kbroker.share.persister import ReadRequest, ReadResult
 
 
 async def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.CLUSTER_ACTION):
+        return answer(refused(request.body, ReadResult), _state)
     requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
     return answer(await request.broker.persister.read(request.body.group_id, requests), _state)
 

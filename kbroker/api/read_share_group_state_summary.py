@@ -3,13 +3,17 @@ fences no leader.
 
 A share-partition without state has start offset -1 without an error; a refused row has 0. v1 has
 the delivery complete count (KIP-1226).
-"""
+
+
+With an authorizer it needs CLUSTER_ACTION (31 in every row)."""
 
 from __future__ import annotations
 
+from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
-from kbroker.api.share_state_rows import answer, asked
+from kbroker.api.share_state_rows import answer, asked, refused
 from kbroker.errors import ErrorCode
+from kbroker.security.acls import Operation
 from kbroker.share.persister import ReadRequest, SummaryResult
 
 _MOST = (1 << 31) - 1
@@ -18,6 +22,8 @@ in the log."""
 
 
 async def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.CLUSTER_ACTION):
+        return answer(refused(request.body, SummaryResult), _summary)
     requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
     return answer(await request.broker.persister.read_summary(request.body.group_id, requests), _summary)
 

@@ -3,6 +3,8 @@
 The session is checked first (epoch 0 is refused, -1 closes it afterwards), then each partition's
 list on its own. The answer is sent when all valid acknowledgements are saved. Rows without
 acknowledgement batches have NONE, and are left out if no row has any.
+
+With an authorizer the group needs READ (30 for the request), and each topic READ (29 in its rows).
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from kbroker.api.authorization import refusal
 from kbroker.api.request import Raw, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.makers import maker
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.responses import ShareAcknowledgeRow, share_acknowledge_response
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 from kbroker.share.ack_validation import check_ack_batches, pack_types
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import TopicPartition
@@ -34,7 +39,7 @@ async def handle(request: Request) -> Raw:
     body = request.body
     share_partitions = request.broker.share_partitions
     try:
-        check_identity(body)
+        check_identity(request)
         acknowledged = listed_partitions(body.topics)
         plan = share_partitions.sessions.acknowledge(
             body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged
@@ -80,10 +85,14 @@ def has_batches(topics: Sequence[Any]) -> bool:
     return False
 
 
-def check_identity(body: Any) -> None:
-    """Check group id and member id of a share request. The member need not be in the group."""
+def check_identity(request: Request) -> None:
+    """Check group id and member id of a share request, and the right to read in the group. The
+    member need not be in the group."""
+    body, rights = request.body, request.connection.rights
     if body.group_id is None:
         raise KafkaError(ErrorCode.invalid_request)
+    if rights is not None and not rights.allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        raise refusal(ResourceType.GROUP)
     if not body.member_id or len(body.member_id) > MAX_MEMBER_ID_LENGTH:
         raise KafkaError(ErrorCode.invalid_request)
 
@@ -94,14 +103,14 @@ Results: TypeAlias = list[tuple[TopicPartition, KafkaError | None]]
 async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> Results:
     """One result per listed partition; None: the acknowledgements are saved. If a client lists a
     partition twice, its rows are merged."""
-    body = request.body
+    body, rights = request.body, request.connection.rights
     results: Results = []
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
     places: list[int] = []
     asked: list[tuple[TopicMetrics, int]] = []
     for place, (partition, batches) in enumerate(_listed_batches(topics)):
         topic = request.broker.topics.by_id(partition.topic_id)
-        error = _check(request.version, topic, partition, batches, is_renew_ack=is_renew_ack)
+        error = _check(request.version, topic, partition, batches, rights, is_renew_ack=is_renew_ack)
         results.append((partition, error))
         if batches:
             if error is None:
@@ -157,6 +166,7 @@ def _check(
     topic: Topic | None,
     partition: TopicPartition,
     batches: Sequence[AckBatch],
+    rights: Rights | None,
     *,
     is_renew_ack: bool,
 ) -> KafkaError | None:
@@ -166,6 +176,8 @@ def _check(
         return error
     if topic is None:
         return KafkaError(ErrorCode.unknown_topic_id)
+    if rights is not None and not rights.allows(Operation.READ, ResourceType.TOPIC, topic.name):
+        return refusal(ResourceType.TOPIC)
     if not 0 <= partition.partition < len(topic.partitions):
         return KafkaError(ErrorCode.unknown_topic_or_partition)
     return None

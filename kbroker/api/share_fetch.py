@@ -10,11 +10,14 @@ Better than Kafka where no client can see a difference:
 - releases wake waiting fetches
 - records of forgotten partitions are released when the session ends, not before: a client may still
   acknowledge a record after it has lost the partition
+
+With an authorizer the group needs READ (30 for the request), and each topic READ: without it its
+rows are 29, and no record of it is acquired. The session continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -32,10 +35,13 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.messages import milliseconds
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_response
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import INITIAL_EPOCH, FetchPlan
 from kbroker.share.share_partition import AcquireMode
 
+_TOPIC_REFUSED = int(ErrorCode.topic_authorization_failed)
 _MODES = {int(mode): mode for mode in AcquireMode}
 
 
@@ -44,7 +50,7 @@ async def handle(request: Request) -> Raw:
     share_partitions = request.broker.share_partitions
     is_renew_ack: bool = getattr(body, "is_renew_ack", False)
     try:
-        check_identity(body)
+        check_identity(request)
         if is_renew_ack:
             _check_renewal_limits(body)
         acknowledging = [topic for topic in body.topics if has_batches((topic,))]
@@ -63,13 +69,41 @@ async def handle(request: Request) -> Raw:
         except KafkaError as error:  # Not earlier: session and client both count this request.
             return _refusal(request, error)
         if limits.max_records > 0 and limits.max_bytes != 0:
-            fetch = ShareFetch(request.broker.share_fetches, request.connection, plan, limits)
-            rows = _due_rows(plan, await fetch.run())
+            rights = request.connection.rights
+            denied = [] if rights is None else _denied(request, rights, plan)
+            readable = plan if not denied else _without(plan, denied)
+            fetch = ShareFetch(request.broker.share_fetches, request.connection, readable, limits)
+            found = await fetch.run() if readable.places else {}
+            for partition in denied:
+                found[partition] = ShareFetchRow(partition.partition, _TOPIC_REFUSED)
+            rows = _due_rows(plan, found)
     if plan.is_overtaken:
         return _refusal(
             request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request)
         )
     return Raw(_answer(request, rows, results), _errors(rows))
+
+
+def _denied(request: Request, rights: Rights, plan: FetchPlan) -> list[TopicPartition]:
+    """The partitions of the session that the client may not read. Unknown topics are not among
+    them."""
+    allowed: dict[UUID, bool] = {}
+    denied: list[TopicPartition] = []
+    for place in plan.places:
+        topic_id = place.partition.topic_id
+        is_allowed = allowed.get(topic_id)
+        if is_allowed is None:
+            topic = request.broker.topics.by_id(topic_id)
+            is_allowed = topic is None or rights.allows(Operation.READ, ResourceType.TOPIC, topic.name)
+            allowed[topic_id] = is_allowed
+        if not is_allowed:
+            denied.append(place.partition)
+    return denied
+
+
+def _without(plan: FetchPlan, denied: Collection[TopicPartition]) -> FetchPlan:
+    refused = set(denied)
+    return plan._replace(places=tuple(each for each in plan.places if each.partition not in refused))
 
 
 def _refusal(request: Request, error: KafkaError, lock_ms: int = 0) -> Raw:

@@ -2,16 +2,22 @@
 
 Better than Kafka: the answer to a joining member's first heartbeat has its assignment, with the
 share-partitions already initialised.
+
+With an authorizer the group needs READ (30), and each topic that the member names DESCRIBE (29 for
+the request, whether or not it exists).
 """
 
 from __future__ import annotations
 
+from kbroker.api.consumer_group_heartbeat import refused
 from kbroker.api.request import Request
 from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest
 
 
 async def handle(request: Request) -> GroupHeartbeatReply:
-    body = request.body
+    body, rights = request.body, request.connection.rights
+    if rights is not None and (error := refused(rights, body)) is not None:
+        return GroupHeartbeatReply(error)
     names = body.subscribed_topic_names
     if names:
         missing = request.broker.missing_topics

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
+from kbroker.api.authorization import refusal
 from kbroker.api.request import Message
+from kbroker.errors import ErrorCode
+from kbroker.security.acls import ResourceType
 from kbroker.share.persister import Result, TopicPartition
 
 NO_TOPIC_ID = UUID(int=0)
@@ -26,6 +29,12 @@ def asked(body: Any, make: Callable[[TopicPartition, Any], Q]) -> list[Q]:
         for topic in body.topics
         for row in topic.partitions
     ]
+
+
+def refused(body: Any, make: Callable[[TopicPartition, ErrorCode, str | None], R]) -> list[R]:
+    """The results for a client that may not use these RPCs."""
+    error = refusal(ResourceType.CLUSTER)
+    return asked(body, lambda partition, _: make(partition, error.code, error.message))
 
 
 def answer(results: Iterable[R], more: Callable[[R], Message] = lambda _: {}) -> Message:

@@ -2,6 +2,8 @@
 each member gets its own part when it is saved.
 
 From v5 members must name their protocol (KIP-559).
+
+With an authorizer the group needs READ (30).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from kbroker.api.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.messages import SyncReply, SyncRequest
+from kbroker.security.acls import Operation, ResourceType
 
 _SAYS_PROTOCOL_FROM = 5
 
@@ -17,6 +20,10 @@ async def handle(request: Request) -> SyncReply:
     body = request.body
     if request.version >= _SAYS_PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
         return SyncReply(ErrorCode.inconsistent_group_protocol)
+    if (rights := request.connection.rights) is not None and not rights.allows(
+        Operation.READ, ResourceType.GROUP, body.group_id
+    ):
+        return SyncReply(ErrorCode.group_authorization_failed)
     wanted = SyncRequest(
         group_id=body.group_id,
         member_id=body.member_id,

@@ -26,6 +26,7 @@ from kbroker.broker.logs.validation import BadBatch, read_batch
 from kbroker.broker.transactions.service import TransactionService
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.transactions.coordinator import ProducerEpoch
 
 Batches: TypeAlias = list[tuple[str | UUID, dict[int, bytes | memoryview | None]]]
@@ -72,7 +73,7 @@ class Transaction(NamedTuple):
 async def transaction_of(request: Request, topics: Batches) -> Transaction:
     """The request's transaction, with its logs added if that is the broker's part."""
     service, version = request.broker.transactions, request.version
-    transactional_id = request.body.transactional_id
+    transactional_id, rights = request.body.transactional_id, request.connection.rights
     producers: set[ProducerEpoch] = set()
     partitions: list[Partition] = []
     for name, batches in topics:
@@ -80,6 +81,10 @@ async def transaction_of(request: Request, topics: Batches) -> Transaction:
             partition = find_partition(request.broker, name, index)
             if partition is None or partition.topic_name in INTERNAL_TOPICS:
                 continue
+            if rights is not None and not rights.has(
+                Operation.WRITE, ResourceType.TOPIC, partition.topic_name
+            ):
+                continue  # The row is refused when its batch is appended.
             if (header := _transactional(records)) is not None:
                 producers.add(ProducerEpoch(header.producer_id, header.producer_epoch))
                 partitions.append(partition)
@@ -118,6 +123,11 @@ def _refusal(version: int, code: ErrorCode) -> KafkaError:
     if code is ErrorCode.transaction_abortable and version < _ABORTABLE_FROM:
         return KafkaError(ErrorCode.invalid_txn_state, "Partition was not added to the transaction")
     return KafkaError(code)
+
+
+def is_transactional(topics: Batches) -> bool:
+    """Whether a batch of the request belongs to a transaction."""
+    return any(_transactional(records) is not None for _, batches in topics for records in batches.values())
 
 
 def _transactional(records: bytes | memoryview | None) -> BatchHeader | None:

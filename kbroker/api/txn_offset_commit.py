@@ -4,15 +4,20 @@ committed (KIP-98, KIP-447).
 Nobody sees them before, apart from consumers that ask for stable offsets and wait. The group must
 be part of the transaction; from v5 it is added here (KIP-890). A refused group or member refuses
 every partition.
+
+With an authorizer the transactional id needs WRITE (53 in every row), the group READ (30 in every
+row), and each topic READ (29 in its rows, whether or not it exists).
 """
 
 from __future__ import annotations
 
-from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, with_codes
+from kbroker.api.offset_topics import TopicRow, commits_of, find_topic, permitted, refused, with_codes
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
 from kbroker.groups.outcome import Outcome
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 from kbroker.transactions.coordinator import ProducerEpoch
 
 _ABORTABLE_FROM, _ADDS_FROM = 4, 5
@@ -23,8 +28,19 @@ async def handle(request: Request) -> Message:
     # As in Kafka, a topic without partitions has no row in the answer.
     topics = [topic for topic in request.body.topics if topic.partitions]
     rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in topics]
+    if (rights := request.connection.rights) is not None:
+        rows = _permitted(request, rights, rows)
     errors = await _committed(request, rows)
     return {"topics": [with_codes(row, errors) for row in rows]}
+
+
+def _permitted(request: Request, rights: Rights, rows: list[TopicRow]) -> list[TopicRow]:
+    body = request.body
+    if not rights.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
+        return refused(rows, ErrorCode.transactional_id_authorization_failed)
+    if not rights.allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return refused(rows, ErrorCode.group_authorization_failed)
+    return permitted(rows, rights, Operation.READ)
 
 
 async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:

@@ -7,14 +7,18 @@ about that transaction, and readers may see its outcome at once. A marker withou
 end is written all the same, and ends nothing. From v2 a marker has a transaction version, which
 decides what epoch it may have (KIP-890).
 
+With an authorizer it needs ALTER or CLUSTER_ACTION on the cluster (31 in every row).
+
 As in Kafka, markers of one producer are answered in one row, and of several for one log the last
 one counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from kbroker.api.authorization import allows_on_cluster, has_on_cluster
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition
 from kbroker.broker.broker import Broker
@@ -23,12 +27,18 @@ from kbroker.broker.transactions.markers import append_marker
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import ProducerInfo
 from kbroker.formats.transactions import MarkerType
+from kbroker.security.acls import Operation
 
 _Codes: TypeAlias = dict[int, ErrorCode]
 
 
 async def handle(request: Request) -> Message:
     answer = _Answer(request.broker)
+    if not has_on_cluster(request, Operation.ALTER) and not allows_on_cluster(
+        request, Operation.CLUSTER_ACTION
+    ):
+        answer.refuse(request.body.markers)
+        return answer.message()
     for marker in request.body.markers:
         await answer.append(marker)
     await answer.wait()
@@ -42,6 +52,14 @@ class _Answer:
         self._broker = broker
         self._codes: dict[int, dict[str, _Codes]] = {}
         self._appended: list[tuple[_Codes, int, Decision]] = []
+
+    def refuse(self, markers: Sequence[Any]) -> None:
+        """The client may not write markers."""
+        for marker in markers:
+            topics = self._codes.setdefault(marker.producer_id, {})
+            for topic in marker.topics:
+                codes = dict.fromkeys(topic.partition_indexes, ErrorCode.cluster_authorization_failed)
+                topics.setdefault(topic.name, {}).update(codes)
 
     async def append(self, marker: Any) -> None:
         topics = self._codes.setdefault(marker.producer_id, {})

@@ -8,7 +8,6 @@ must have ended all requests before.
 
 from __future__ import annotations
 
-import logging
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -55,6 +54,7 @@ from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistic
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
 from kbroker.broker.queues.share_partitions import SharePartitions, SharePartitionsStatistics
 from kbroker.broker.queues.unattended import Unattended
+from kbroker.broker.security.acls import Acls, AclsStatistics
 from kbroker.broker.security.credentials import Credentials
 from kbroker.broker.security.service import Security, SecurityStatistics
 from kbroker.broker.store_errors import close_store, starting
@@ -82,7 +82,6 @@ from kbroker.storage.data_dir import COMPACTION_FORMAT, SECURITY_FORMAT, TRANSAC
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 from kbroker.transactions.coordinator import Transactions, TransactionsStatistics
 
-logger = logging.getLogger(__name__)
 C = TypeVar("C", bound=Coordinator)
 
 
@@ -96,6 +95,7 @@ class BrokerStatistics:
     log_commits: GroupCommitStatistics
     state_commits: GroupCommitStatistics
     configs: ConfigsStatistics
+    acls: AclsStatistics
     producer_ids: ProducerIdsStatistics
     transactions: TransactionsStatistics
     deadlines: DeadlinesStatistics
@@ -119,6 +119,7 @@ class Broker:
     another listener receive its address (Request.advertised)."""
 
     node_id = NODE_ID
+    closing = False
 
     def __init__(
         self,
@@ -134,7 +135,6 @@ class Broker:
         self.cluster_id = directory.cluster_id
         self.generation = generation
         self.host, self.port = options.advertise or options.listen
-        self.closing = False
         self.metrics = BrokerMetrics()
         self.background = Background()
         self.deadlines = Deadlines()
@@ -151,6 +151,7 @@ class Broker:
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
+        self.acls = self._acls()
         commits = self.log_commits, self.state_commits
         self.producer_snapshots = ProducerSnapshots(self.topics, self.config, state_store, *commits)
         # share state
@@ -225,6 +226,10 @@ class Broker:
             self.background,
         )
         return TransactionService(self.config, coordinator, self.producer_ids, saving, ending)
+
+    def _acls(self) -> Acls:
+        raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
+        return Acls(self.config, self.state_store, self.state_commits, raise_format)
 
     def _security(self) -> Security:
         raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
@@ -354,6 +359,7 @@ class Broker:
             log_commits=self.log_commits.statistics(),
             state_commits=self.state_commits.statistics(),
             configs=self.configs.statistics(),
+            acls=self.acls.statistics(),
             producer_ids=self.producer_ids.statistics(),
             transactions=self.transactions.statistics(),
             deadlines=self.deadlines.statistics(),
@@ -406,6 +412,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     state_stores = plugins.state_store_factory(options.state_storage)
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
+    plugins.authorizer_factory(options.config["authorizer.class.name"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
@@ -437,6 +444,7 @@ def _recover(
     broker = Broker(options, directory, generation, log_store, state_store)
     broker.configs.load()
     broker.security.credentials.load()
+    broker.acls.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)

@@ -17,6 +17,7 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.security.log_in import LogIn
 from kbroker.metrics import WaitMetrics
 from kbroker.security.principals import ANONYMOUS, Principal
+from kbroker.security.rights import Rights
 from kbroker.settings.listeners import Listener
 
 _LONGEST_ALARM_S = 60.0
@@ -64,6 +65,7 @@ class Connection:
         "listener",
         "log_in",
         "principal",
+        "rights",
     )
 
     def __init__(
@@ -76,6 +78,8 @@ class Connection:
         self.log_in: LogIn | None = None
         """On a listener with SASL."""
         self.has_hung_up = False
+        self.rights: Rights | None = None
+        """None: there is no authorizer, and the client may do everything."""
         self._deadlines = deadlines
         self._parked: Waiter | None = None
         self._until = math.inf

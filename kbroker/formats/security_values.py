@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from hashlib import blake2b
 from typing import ClassVar, Final, Self
+from uuid import UUID
 
 from kbroker.formats.state_values import JsonValue, dump_json
 
@@ -91,3 +93,41 @@ class ScramKey:
 
     def decode_value(self, value: bytes) -> ScramCredential:
         return ScramCredential.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAcl(JsonValue):
+    """An ACL entry.
+
+    - `resource_type` 2 to 7, `pattern_type` 3 (literal) or 4 (prefixed), `name`: the resources
+    - `principal`, `host`: exact, or `User:*` and `*`
+    - `operation` 2 to 15; `permission` 2 (deny) or 3 (allow)
+    """
+
+    resource_type: int
+    pattern_type: int
+    name: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class AclKey:
+    acl_id: UUID
+    namespace: ClassVar[bytes] = b"acl/"
+
+    @classmethod
+    def of(cls, acl: StoredAcl) -> Self:
+        return cls(UUID(bytes=blake2b(acl.encode(), digest_size=16).digest()))
+
+    def encode(self) -> bytes:
+        return self.namespace + self.acl_id.bytes
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(UUID(bytes=body))
+
+    def decode_value(self, value: bytes) -> StoredAcl:
+        return StoredAcl.decode(value)

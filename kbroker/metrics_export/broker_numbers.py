@@ -90,6 +90,10 @@ def _add_connections(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_connections", metrics.connections)
     scrape.add("kbroker_connections_accepted_total", metrics.accepted)
     scrape.add("kbroker_connections_refused_total", metrics.refused)
+    scrape.add("kbroker_acls", broker.acls.statistics().acls)
+    for (operation, kind), count in broker.acls.denied.items():
+        labels = {"operation": operation.name, "resource": kind.name}
+        scrape.add("kbroker_denied_operations_total", count, labels)
     scrape.add("kbroker_received_bytes_total", metrics.received_bytes)
     scrape.add("kbroker_sent_bytes_total", metrics.sent_bytes)
     sessions = broker.fetch_sessions.statistics()

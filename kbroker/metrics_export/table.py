@@ -81,6 +81,12 @@ REQUESTS = Section(
             "connections_refused", "", "",
             "Connections closed at once since max.connections were open.",
         ),
+        gauge("acls", "", "", "ACLs that are stored."),
+        counter(
+            "denied_operations", "operation resource", "",
+            "Operations that clients asked for and may not do, by kind of resource. A topic, group or "
+            "transactional id counts each time that a request names it.",
+        ),
         counter(
             "received_bytes", "", "socket-server-metrics incoming-byte-total",
             "Bytes read from clients.",

@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: principals, SASL, access control lists. Pure: no sockets."""
+"""Who a client is and what it may do: pure decisions, without sockets, files and time."""

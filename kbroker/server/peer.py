@@ -34,6 +34,7 @@ from kbroker.metrics import RequestMetrics
 from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
 from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
+from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.server.intake import Intake
 from kbroker.server.tls_socket import TlsSocket
 from kbroker.server.transport import Transport
@@ -109,11 +110,18 @@ class Peer(Transport):
         self._intake = intake
         self._broker = broker
         self.connection = Connection(connection_id, host, broker.deadlines, listener)
+        self.act_as(ANONYMOUS)
         self._frames = FrameReader(intake.max_frame_bytes)
         self.reserved_bytes = 0
         self.busy = False
         self.was_active = False
         """Whether there was a burst since `last_active` was set."""
+
+    def act_as(self, principal: Principal) -> None:
+        """What the client does from now on, it does as `principal`."""
+        connection = self.connection
+        connection.principal = principal
+        connection.rights = self._broker.acls.rights_of(principal, connection.client_host)
 
     async def serve(self, shared_buffer: memoryview) -> None:
         while True:

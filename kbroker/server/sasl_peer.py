@@ -104,7 +104,7 @@ class SaslPeer(Peer):
                 self.was_active = True
                 if self._intake.stopping:
                     return False
-            self.connection.principal = self._log_in.principal or ANONYMOUS
+            self.act_as(self._log_in.principal or ANONYMOUS)
             return True
         raise CloseConnection(f"it did not log in within {limit_s:g} s", _KIND)
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kbroker.errors import OperatorError
+from kbroker.settings.broker_authorizer import AUTHORIZER_CONFIGS
 from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
 from kbroker.settings.broker_contradictions import contradictions
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
@@ -261,6 +262,7 @@ BROKER_CONFIGS: Final = by_name(
     *BROKER_COMPRESSION,
     *LISTENER_CONFIGS,
     *SASL_CONFIGS,
+    *AUTHORIZER_CONFIGS,
     # kbroker's own.
     ConfigDef(
         name="kbroker.disk.min.free.bytes",

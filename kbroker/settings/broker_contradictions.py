@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from kbroker.settings.broker_authorizer import AUTHORIZER, OPENS_UNLISTED, SUPER_USERS
 from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
 
@@ -22,6 +23,9 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[Contradiction]:
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
             yield Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
+    for name in (SUPER_USERS, OPENS_UNLISTED) if not values[AUTHORIZER] else ():
+        if values[name]:
+            yield Contradiction(f"{name} has no effect unless {AUTHORIZER} is set, too", (name,))
     pairs = []
     for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
         for triple in triples:

@@ -38,7 +38,8 @@ COMPACTION_FORMAT = 3
 """Segments may begin or end with a hole, or be empty. Earlier versions return the batches behind an
 empty segment twice."""
 SECURITY_FORMAT = 4
-"""There may be users and ACLs. Earlier versions skip them, and would serve every client."""
+"""The state may have ACLs and credentials. Earlier versions ignore them, and would let every client
+do everything."""
 FORMAT_VERSION = SECURITY_FORMAT
 """The newest that this version reads and writes."""
 DESCRIPTION = "kbroker.json"

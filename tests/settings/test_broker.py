@@ -30,6 +30,10 @@ WIDEST = {
     "group.share.max.share.sessions": str(INT_MAX),
     "group.share.max.size": "1",
 }
+STRINGS = {"super.users": ("", "User:alice;User:bob")}
+NEEDS_AN_AUTHORIZER = dict.fromkeys(
+    ("super.users", "allow.everyone.if.no.acl.found"), {"authorizer.class.name": "acl"}
+)
 LISTS = {
     "log.cleanup.policy": ("", "delete", "compact, delete"),
     "max.connections.per.ip.overrides": ("", "10.0.0.1:5, [::1]:7"),
@@ -100,14 +104,16 @@ def test_integers_beyond_their_bounds(each: ConfigDef) -> None:
 def test_other_types(each: ConfigDef) -> None:
     good = {
         ConfigType.BOOLEAN: ("true", "FALSE", " True "),
-        ConfigType.STRING: each.choices or ("anything",),
+        ConfigType.STRING: each.choices or STRINGS.get(each.name, ("anything",)),
         ConfigType.PASSWORD: ("anything",),
         ConfigType.LIST: each.only or LISTS.get(each.name, ("a, b",)),
         ConfigType.DOUBLE: (str(each.minimum), str(each.maximum or 1e300)),
     }[each.type]
+    beside = NEEDS_AN_AUTHORIZER.get(each.name, {})
     for value in good:
-        assert BrokerConfig.load([f"{each.name}={value}"])[each.name] == each.parse(value)
-        assert BrokerConfig.load((), {each.name: value})[each.name] == each.parse(value)
+        lines = [f"{name}={text}" for name, text in {**beside, each.name: value}.items()]
+        assert BrokerConfig.load(lines)[each.name] == each.parse(value)
+        assert BrokerConfig.load((), {**beside, each.name: value})[each.name] == each.parse(value)
     if each.type is ConfigType.BOOLEAN or each.choices or each.only:
         for bad in ("", "yes", "createtime", "simple,other"):
             with pytest.raises(OperatorError, match="Invalid value"):

@@ -1,1 +1,1 @@
-"""Users: their stored credentials, their log-ins, and the connections on which they are."""
+"""Users, their log-ins and sessions, and ACLs: what is stored of them, and its changes."""

@@ -1,0 +1,248 @@
+"""The ACLs of this broker: loaded at start, changed by a group commit, decided by the authorizer.
+
+A change is in force when it is committed, and answered when it survives a power cut, even with
+durability `os`: a right that was withdrawn must not return. From then on every request is decided
+by the new entries. Requests that wait keep the answer that they got at their start.
+
+Denied operations are counted, and logged once a minute for each principal, operation and kind of
+resource: a client that retries must not flood the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakValueDictionary
+
+import trio
+
+from kbroker import plugins
+from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.waiting import Decision
+from kbroker.errors import OperatorError
+from kbroker.formats.security_values import AclKey, StoredAcl
+from kbroker.formats.state import read_entries
+from kbroker.security.acls import (
+    Acl,
+    AclFilter,
+    AclTable,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    canonical_host,
+)
+from kbroker.security.authorizer import StandardAuthorizer, parse_super_users
+from kbroker.security.principals import Principal
+from kbroker.security.rights import Rights
+from kbroker.security.spi import Authorizer, AuthorizerContext
+from kbroker.seldom import Seldom
+from kbroker.settings.altering import BrokerConfig
+from kbroker.storage.spi import Change, StateStore
+
+logger = logging.getLogger(__name__)
+_LOG_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AclsStatistics:
+    """`acls`: entries; `principals`: with a connection, one for each address."""
+
+    acls: int
+    principals: int
+
+
+class Acls:
+    """`raise_format`: has earlier versions of kbroker refuse the data directory.
+
+    - `version`: rises with each change of what clients may do
+    - `denied`: denied operations since the start, by operation and kind of resource
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        state_store: StateStore,
+        state: GroupCommit[Change],
+        raise_format: Callable[[], None],
+    ) -> None:
+        self._store = state_store
+        self._state = state
+        self._raise_format = raise_format
+        self._is_prepared = False
+        self._changing = trio.Lock()
+        self._table = AclTable()
+        self._rights: WeakValueDictionary[tuple[Principal, str], Rights] = WeakValueDictionary()
+        self._seldom = Seldom(_LOG_INTERVAL_S)
+        self._denied: Counter[tuple[Operation, ResourceType]] = Counter()
+        self.version = 0
+        self._authorizer = _authorizer_of(config, self._forget)
+
+    def statistics(self) -> AclsStatistics:
+        return AclsStatistics(len(self._table), len(self._rights))
+
+    @property
+    def denied(self) -> Mapping[tuple[Operation, ResourceType], int]:
+        return self._denied
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is an authorizer that decides by these entries."""
+        return self._authorizer is not None and self._authorizer.uses_acls
+
+    def load(self) -> None:
+        """Load the stored entries, at start. Raises ValueError for one that cannot be read: without
+        it the others might allow too much."""
+        for _, value in read_entries(self._store.scan(AclKey.namespace)):
+            assert isinstance(value, StoredAcl)
+            self._table.add(_loaded(value))
+        self._changed()
+        if self._table and not self.is_on:
+            logger.warning(
+                "%d ACLs are stored, but authorizer.class.name is not set: they have no effect",
+                len(self._table),
+            )
+
+    def rights_of(self, principal: Principal, host: str) -> Rights | None:
+        """Of connections of the principal from this address. None: there is no authorizer, and
+        every client may do everything."""
+        if self._authorizer is None:
+            return None
+        key = principal, canonical_host(host)
+        rights = self._rights.get(key)
+        if rights is None:
+            self._rights[key] = rights = Rights(*key, self._authorizer, self._note_denied)
+        return rights
+
+    # --- changes ---
+
+    def matching(self, wanted: AclFilter) -> list[Acl]:
+        """The entries that the filter selects, sorted."""
+        return sorted(filter(wanted.selects, self._table))
+
+    async def create(self, acls: Iterable[Acl]) -> None:
+        """Add the entries that do not exist. Durable and in force on return. Raises NoSpace and
+        StoreFailed, with nothing changed."""
+        async with self._changing:
+            await self._save(added=[acl for acl in dict.fromkeys(acls) if acl not in self._table])
+
+    async def delete(self, filters: Sequence[AclFilter], most: int) -> list[list[Acl]] | None:
+        """Remove the entries that each filter selects, and return them. The rest is as in create.
+        None: they are more than `most`, and none was removed."""
+        async with self._changing:
+            selected = [self.matching(each) for each in filters]
+            removed = list(dict.fromkeys(acl for acls in selected for acl in acls))
+            if len(removed) > most:
+                return None
+            await self._save(removed=removed)
+            return selected
+
+    async def _save(self, added: Sequence[Acl] = (), removed: Sequence[Acl] = ()) -> None:
+        changes: list[Change] = []
+        for acls, is_kept in ((added, True), (removed, False)):
+            for acl in acls:
+                value = StoredAcl(*_stored(acl))
+                changes.append((AclKey.of(value).encode(), value.encode() if is_kept else None))
+        if not changes:
+            return
+        # The client may hang up meanwhile. The next change must know the outcome of this one.
+        with trio.CancelScope(shield=True):
+            if not self._is_prepared:
+                await self._state.perform(self._raise_format)
+                self._is_prepared = True
+            decision = Decision()
+            self._state.submit(changes, partial(self._saved, added, removed, decision))
+            await decision.wait()
+            await self._state.flush()
+        for verb, acls in (("added", added), ("removed", removed)):
+            for acl in acls:
+                logger.info("ACL %s: %s", verb, _told(acl))
+
+    def _saved(
+        self, added: Sequence[Acl], removed: Sequence[Acl], decision: Decision, error: Exception | None
+    ) -> None:
+        if error is None:
+            for acl in added:
+                self._table.add(acl)
+            for acl in removed:
+                self._table.remove(acl)
+            self._changed()
+        decision.decide(error)
+
+    def _changed(self) -> None:
+        if self._authorizer is not None:
+            self._authorizer.acls_changed(self._table)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version += 1
+        for rights in list(self._rights.values()):
+            rights.forget()
+
+    # --- denied operations ---
+
+    def _note_denied(self, rights: Rights, operation: Operation, kind: ResourceType, name: str) -> None:
+        self._denied[operation, kind] += 1
+        times = self._seldom.times((rights.principal, operation, kind), trio.current_time())
+        if times:
+            logger.info(
+                "denied %s from %s the operation %s on %s %s%s",
+                rights.principal, rights.host, operation.name, _noun(kind), name,
+                f" ({times} denied since the last such line)" if times > 1 else "",
+            )  # fmt: skip
+
+
+def _noun(kind: ResourceType) -> str:
+    return kind.name.lower().replace("_", " ")
+
+
+def _told(acl: Acl) -> str:
+    pattern = "" if acl.pattern is PatternType.LITERAL else "prefix "
+    verb = acl.permission.name.lower()
+    return (
+        f"{verb} {acl.principal} at {acl.host} the operation {acl.operation.name} on {_noun(acl.kind)} "
+        f"{pattern}{acl.name}"
+    )
+
+
+def _stored(acl: Acl) -> tuple[int, int, str, str, str, int, int]:
+    kind, pattern, name, principal, host, operation, permission = acl
+    return int(kind), int(pattern), name, principal, host, int(operation), int(permission)
+
+
+def _loaded(value: StoredAcl) -> Acl:
+    return Acl(
+        ResourceType(value.resource_type),
+        PatternType(value.pattern_type),
+        value.name,
+        value.principal,
+        value.host,
+        Operation(value.operation),
+        Permission(value.permission),
+    )
+
+
+def _authorizer_of(config: BrokerConfig, changed: Callable[[], None]) -> Authorizer | None:
+    """Raises OperatorError for a plugin that is not an authorizer."""
+    name: str = config["authorizer.class.name"]
+    if not name:
+        return None
+    factory = plugins.authorizer_factory(name)
+    if factory is None:
+        return StandardAuthorizer(
+            parse_super_users(config["super.users"]), opens_unlisted=config["allow.everyone.if.no.acl.found"]
+        )
+    authorizer: object = plugins.opening(factory, _same)(AuthorizerContext(config, changed))
+    if not isinstance(authorizer, Authorizer):
+        raise OperatorError(
+            f"authorizer.class.name={name}: it makes a {type(authorizer).__name__}, which is no Authorizer "
+            "(kbroker.security.spi)"
+        )
+    return authorizer
+
+
+def _same(made: object) -> object:
+    return made

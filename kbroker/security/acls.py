@@ -1,0 +1,234 @@
+"""ACL entries, filters that select them, and a table that finds the entries of a resource.
+
+An entry allows or denies one operation to one principal at one address, for the resources that its
+pattern matches:
+
+    LITERAL     the resource of that name; `*` is every resource of the kind
+    PREFIXED    resources whose names begin with it; `*` is an ordinary character here
+
+Principal and host are exact, or `User:*` and `*`. Addresses are compared in one spelling, so an
+IPv4 address inside an IPv6 one is the IPv4 address. All numbers are Kafka's.
+
+This module decides nothing (authorizer.py does), and does not know where entries are stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only resource of the kind CLUSTER."""
+WILDCARD: Final = "*"
+ANYONE: Final = "User:*"
+
+
+class ResourceType(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """ANY and MATCH occur in filters only. MATCH selects every pattern that applies to the name."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+SUPPORTED: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
+}
+"""The operations that each kind of resource has. As in Kafka, entries may name others."""
+
+
+class Acl(NamedTuple):
+    """One entry. `kind`, `pattern` and `name` are the resource pattern."""
+
+    kind: ResourceType
+    pattern: PatternType
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def is_for(self, principal: str, host: str) -> bool:
+        """Whether it concerns this principal at this address (canonical)."""
+        return self.principal in (principal, ANYONE) and (
+            self.host == WILDCARD or canonical_host(self.host) == host
+        )
+
+
+class AclFilter(NamedTuple):
+    """Selects entries: None and ANY select all."""
+
+    kind: ResourceType = ResourceType.ANY
+    pattern: PatternType = PatternType.ANY
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def selects(self, acl: Acl) -> bool:
+        return (
+            self._selects_pattern(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _selects_pattern(self, acl: Acl) -> bool:
+        if self.kind not in (ResourceType.ANY, acl.kind):
+            return False
+        if self.pattern not in (PatternType.ANY, PatternType.MATCH, acl.pattern):
+            return False
+        if self.name is None or self.name == acl.name:
+            return True
+        if self.pattern is not PatternType.MATCH:
+            return False
+        if acl.pattern is PatternType.PREFIXED:
+            return self.name.startswith(acl.name)
+        return acl.name == WILDCARD
+
+
+@lru_cache(maxsize=10_000)
+def canonical_host(text: str) -> str:
+    """One spelling for each address; any other text as it is."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+class AclTable:
+    """Entries, found by the resource that they apply to: dictionary look-ups, one for each length
+    that prefixes of that kind have."""
+
+    def __init__(self, acls: Iterable[Acl] = ()) -> None:
+        self._literal: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
+        self._prefixed: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
+        self._lengths: dict[ResourceType, Counter[int]] = {}
+        self._sorted_lengths: dict[ResourceType, tuple[int, ...]] = {}
+        self._count = 0
+        for acl in acls:
+            self.add(acl)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Acl]:
+        for patterns in (self._literal, self._prefixed):
+            for acls in patterns.values():
+                yield from acls
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._patterns(acl).get((acl.kind, acl.name), ())
+
+    def add(self, acl: Acl) -> None:
+        """Without effect if the table has it."""
+        acls = self._patterns(acl).setdefault((acl.kind, acl.name), {})
+        if acl in acls:
+            return
+        if acl.pattern is PatternType.PREFIXED and not acls:
+            self._count_length(acl, 1)
+        acls[acl] = None
+        self._count += 1
+
+    def remove(self, acl: Acl) -> None:
+        """Without effect if the table lacks it."""
+        if acl not in self:
+            return
+        patterns, key = self._patterns(acl), (acl.kind, acl.name)
+        del patterns[key][acl]
+        self._count -= 1
+        if not patterns[key]:
+            del patterns[key]
+            if acl.pattern is PatternType.PREFIXED:
+                self._count_length(acl, -1)
+
+    def matching(self, kind: ResourceType, name: str) -> Iterator[Acl]:
+        """The entries of all principals whose patterns match the resource."""
+        yield from self._literal.get((kind, name), ())
+        if name != WILDCARD:
+            yield from self._literal.get((kind, WILDCARD), ())
+        for length in self._sorted_lengths.get(kind, ()):
+            if length > len(name):
+                break
+            yield from self._prefixed.get((kind, name[:length]), ())
+
+    def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], dict[Acl, None]]:
+        return self._prefixed if acl.pattern is PatternType.PREFIXED else self._literal
+
+    def _count_length(self, acl: Acl, by: int) -> None:
+        lengths = self._lengths.setdefault(acl.kind, Counter())
+        lengths[len(acl.name)] += by
+        self._sorted_lengths[acl.kind] = tuple(sorted(each for each, count in lengths.items() if count))
