@@ -31,9 +31,9 @@ WIDEST = {
     "group.share.max.size": "1",
 }
 STRINGS = {"super.users": ("", "User:alice;User:bob")}
-NEEDS_AN_AUTHORIZER = dict.fromkeys(
-    ("super.users", "allow.everyone.if.no.acl.found"), {"authorizer.class.name": "acl"}
-)
+NEEDS_AN_AUTHORIZER = {
+    name: {"authorizer.class.name": "acl"} for name in ("super.users", "allow.everyone.if.no.acl.found")
+}
 LISTS = {
     "log.cleanup.policy": ("", "delete", "compact, delete"),
     "max.connections.per.ip.overrides": ("", "10.0.0.1:5, [::1]:7"),
