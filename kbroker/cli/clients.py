@@ -13,7 +13,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import text_fields
-from kbroker.cli.params import Address, connect
+from kbroker.cli.params import Bootstrap, connect
 from kbroker.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ClientErrors:
     and never gives up, so the command decides: it survives a broker's restart, and ends when the
     broker stays away for `patience_s`."""
 
-    def __init__(self, bootstrap: Address, patience_s: float = 10.0) -> None:
+    def __init__(self, bootstrap: Bootstrap, patience_s: float = 10.0) -> None:
         self._bootstrap, self._patience_s = bootstrap, patience_s
         self._fatal: str | None = None
         self._down_since_s: float | None = None
@@ -68,7 +68,7 @@ class ClientErrors:
                 raise
 
 
-def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
+def client_settings(bootstrap: Bootstrap, errors: ClientErrors) -> dict[str, Any]:
     """Settings of any confluent-kafka client. Raises BrokerUnreachable: it connects once itself,
     since librdkafka would wait forever for a missing broker."""
     connect(bootstrap).close()
@@ -77,6 +77,7 @@ def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
         "client.id": "kbroker-cli",
         "log_level": 0,
         "error_cb": errors,
+        **bootstrap.security.library_settings(),
     }
 
 
@@ -110,7 +111,7 @@ def print_record(message: Message, *, as_json: bool, key_separator: str | None, 
     sys.stdout.buffer.write(key + (_as_bytes(message.value()) or b"") + b"\n")
 
 
-def require_topics(bootstrap: Address, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def require_topics(bootstrap: Bootstrap, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Partitions by topic. Raises KafkaError for a topic that does not exist, and never creates
     one."""
     from kbroker.client import admin

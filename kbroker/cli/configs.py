@@ -10,7 +10,7 @@ import click
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
-    Address,
+    Bootstrap,
     NameValue,
     bootstrap_option,
     connect,
@@ -75,7 +75,7 @@ def describe(
     broker: str | None,
     show_all: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Print configs, their values and where the values come from.
 
@@ -119,7 +119,7 @@ def _as_json(entry: ConfigEntry, source: str) -> dict[str, object]:
 @click.argument("config", nargs=-1, required=True, type=NameValue(), callback=each_once)
 @bootstrap_option
 def set_configs(
-    topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address
+    topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Bootstrap
 ) -> None:
     """Set each CONFIG (NAME=VALUE), all or none.
 
@@ -141,7 +141,7 @@ def set_configs(
 @click.argument("config", nargs=-1, required=True)
 @bootstrap_option
 def delete(
-    topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address
+    topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Bootstrap
 ) -> None:
     """Reset each CONFIG to its default value, all or none.
 

@@ -14,7 +14,7 @@ from kbroker.cli.clients import READING, ClientErrors, client_settings, print_re
 from kbroker.cli.consume_group import Membership, consume_as_member
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed
-from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, not_empty
+from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -84,7 +84,7 @@ def consume(
     timeout_ms: int | None,
     key_separator: str | None,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> int:
     """Print records of topics, from an offset onward or as a member of a group.
 
@@ -116,7 +116,7 @@ def consume(
 
 
 def _consume_log(
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     topics: Sequence[str],
     partitions: Sequence[int],
     start: str | int,

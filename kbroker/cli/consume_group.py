@@ -18,7 +18,7 @@ from kbroker.cli.clients import READING, SILENCE, ClientErrors, client_settings,
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
 from kbroker.cli.group_views import kind_of_group
-from kbroker.cli.params import Address, connect
+from kbroker.cli.params import Bootstrap, connect
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -66,7 +66,7 @@ def on_signals(ending: Ending) -> Iterator[None]:
 
 
 def consume_as_member(
-    bootstrap: Address, membership: Membership, ends: Ends, show: Callable[[Message], None]
+    bootstrap: Bootstrap, membership: Membership, ends: Ends, show: Callable[[Message], None]
 ) -> int:
     """Join the group, print and commit until there is a reason to end, then leave. Returns the exit
     code."""
@@ -100,7 +100,7 @@ def consume_as_member(
     return ending.code
 
 
-def _check_type(bootstrap: Address, group: str) -> None:
+def _check_type(bootstrap: Bootstrap, group: str) -> None:
     """Raises CommandFailed for a group of another type: the broker's error would not name the
     type."""
     from kbroker.client import consumer_group_admin, group_admin

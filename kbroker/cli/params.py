@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from kbroker.cli.security_options import command_config_option, security_of
+
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
+    from kbroker.client.security import ClientSecurity
 
 COUNT = click.IntRange(1, (1 << 31) - 1)
 """A positive int32, of the protocol or of a client's setting."""
@@ -29,6 +32,16 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Bootstrap(NamedTuple):
+    """A broker: its address, and how to speak to it. Printed as its address."""
+
+    address: Address
+    security: ClientSecurity
+
+    def __str__(self) -> str:
+        return str(self.address)
 
 
 class AddressType(click.ParamType[Address]):
@@ -326,8 +339,9 @@ def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_grou
 
 
 def bootstrap_option_with(*more_names: str) -> Callable[[F], F]:
-    """`--bootstrap-server`, the broker's address, with these additional names."""
-    return click.option(
+    """`--bootstrap-server`, the broker's address, with these additional names, and
+    `--command-config`; a Bootstrap."""
+    address = click.option(
         "--bootstrap-server",
         *more_names,
         "-b",
@@ -337,12 +351,19 @@ def bootstrap_option_with(*more_names: str) -> Callable[[F], F]:
         envvar="KBROKER_BOOTSTRAP",
         show_default=True,
         show_envvar=True,
+        callback=_bootstrap,
         help="Address of the broker.",
     )
+    return lambda function: address(command_config_option(function))
+
+
+def _bootstrap(context: click.Context, param: click.Parameter, address: Address) -> Bootstrap:
+    """`--command-config` is eager, so it has been read."""
+    return Bootstrap(address, security_of(context))
 
 
 def bootstrap_option(function: F) -> F:
-    """`--bootstrap-server`."""
+    """`--bootstrap-server` and `--command-config`."""
     return bootstrap_option_with()(function)
 
 
@@ -363,8 +384,9 @@ def dry_run_option(function: F) -> F:
     )
 
 
-def connect(bootstrap: Address) -> Connection:
+def connect(bootstrap: Bootstrap) -> Connection:
     """Raises BrokerUnreachable."""
     from kbroker.client.rpc import Connection
 
-    return Connection(bootstrap.host, bootstrap.port, client_id="kbroker-cli")
+    host, port = bootstrap.address
+    return Connection(host, port, client_id="kbroker-cli", security=bootstrap.security)

@@ -105,6 +105,7 @@ def produce(
                 acks=acks,
                 producers=producers,
                 idempotence=idempotence,
+                settings=setup.client_settings(),
             )
         )
     setup.show(outcome)
@@ -151,6 +152,7 @@ def fetch(
                 topic,
                 consumers=consumers,
                 max_partition_bytes=max_partition_bytes,
+                settings=setup.client_settings(),
             )
         )
     setup.show(outcome)
@@ -237,7 +239,8 @@ def share_consume(
                 max_poll_records=max_poll_records,
                 sync=sync,
                 think_s=think_ms / 1000,
-                most=record_count(str(setup.bootstrap), topic),
+                most=record_count(str(setup.bootstrap), topic, settings=setup.client_settings()),
+                settings=setup.client_settings(),
             )
         )
     setup.show(outcome)
@@ -290,6 +293,7 @@ def latency(setup: Setup, rate: float, record_bytes: int, acks: str, via: str) -
                 acks=acks,
                 via=cast("Via", via),
                 group=group,
+                settings=setup.client_settings(),
             )
         )
     setup.show(outcome)

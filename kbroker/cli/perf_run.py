@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,15 @@ import click
 from kbroker.cli.clients import require_topics
 from kbroker.cli.exits import CommandFailed, say
 from kbroker.cli.output import Cell, print_json, print_table
-from kbroker.cli.params import COUNT, Address, bootstrap_option_with, connect, json_option, not_empty
+from kbroker.cli.params import (
+    COUNT,
+    Address,
+    Bootstrap,
+    bootstrap_option_with,
+    connect,
+    json_option,
+    not_empty,
+)
 
 if TYPE_CHECKING:
     from kbroker.workloads.outcome import Outcome
@@ -29,7 +37,7 @@ _PROGRESS_S = 0.5
 class Setup(NamedTuple):
     """The options of all commands."""
 
-    bootstrap: Address
+    bootstrap: Bootstrap
     topic: str | None
     partitions: int
     keep: bool
@@ -79,14 +87,18 @@ class Setup(NamedTuple):
         broker still waits for the end of that member's session."""
         from kbroker.cli.share_consume import RESET
         from kbroker.client import admin, group_admin
-        from kbroker.client.rpc import Connection
 
         with connect(self.bootstrap) as connection:
             admin.alter_configs(connection, admin.ResourceType.GROUP, name, delete_configs=[RESET])
             coordinator = group_admin.find_coordinators(connection, [name])[name]
-        with Connection(coordinator.host, coordinator.port, client_id="kbroker-cli") as connection:
+        there = Bootstrap(Address(coordinator.host, coordinator.port), self.bootstrap.security)
+        with connect(there) as connection:
             for refused in group_admin.delete_groups(connection, [name]).values():
                 say(f"share group {name} is left behind: {refused.message or refused.code.name}")
+
+    def client_settings(self) -> Mapping[str, str]:
+        """What the workloads' clients need beside the address."""
+        return self.bootstrap.security.library_settings()
 
     def plan(self) -> Plan:
         from kbroker.workloads.window import Plan
@@ -122,6 +134,7 @@ class Setup(NamedTuple):
                     record_bytes,
                     partitions=self.partitions,
                     progress=_written(records),
+                    settings=self.client_settings(),
                 )
             else:
                 progress, partitions = _written(records), self.partitions
@@ -133,6 +146,7 @@ class Setup(NamedTuple):
                     compression=compression,
                     partitions=partitions,
                     progress=progress,
+                    settings=self.client_settings(),
                 )
         except WorkloadFailed as error:
             raise CommandFailed(str(error)) from error

@@ -14,7 +14,7 @@ import click
 from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.interrupts import Deferred
-from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, not_empty
+from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -76,7 +76,7 @@ def produce(
     partition: int | None,
     compression: str,
     timeout_ms: int,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Send the lines of a file, or of standard input, as records.
 
@@ -89,7 +89,7 @@ def produce(
 
 
 def send_records(
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     topic: str,
     records: Iterable[Mapping[str, Any]],
     *,

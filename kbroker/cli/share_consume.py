@@ -18,7 +18,7 @@ import click
 from kbroker.cli.clients import SILENCE, ClientErrors, client_settings, print_record, require_topics
 from kbroker.cli.exits import CommandFailed, say
 from kbroker.cli.group_views import kind_of_group
-from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, not_blank
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def share_consume(
     reject: bool,
     key_separator: str | None,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Print and acknowledge records as a member of a share group.
 

@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.exits import refuse
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import COUNT, Address, NameValue, bootstrap_option, connect, each_once, json_option
+from kbroker.cli.params import COUNT, Bootstrap, NameValue, bootstrap_option, connect, each_once, json_option
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.cli.topics_alter import alter, delete_records
 from kbroker.errors import ErrorCode, KafkaError
@@ -42,7 +42,7 @@ def topics() -> None:
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
 @bootstrap_option
 def create(
-    topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address
+    topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Bootstrap
 ) -> None:
     """Create TOPIC.
 
@@ -71,7 +71,7 @@ def create(
 )
 @json_option
 @bootstrap_option
-def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
+def list_topics(internal: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """List the names of all topics, one per line."""
     from kbroker.client import admin
 
@@ -88,7 +88,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
 @click.argument("topic", nargs=-1)
 @json_option
 @bootstrap_option
-def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print partitions, offsets and configs of topics.
 
     Describes each TOPIC, or all topics. Only configs that are set on the topic are shown. If a
@@ -157,7 +157,7 @@ def _describe(connection: Connection, name: str) -> dict[str, Any]:
 @click.option("--if-exists", is_flag=True, help="Succeed without a change if a topic does not exist.")
 @click.option("--force", is_flag=True, help="Delete even the topic of a queue that has unfinished jobs.")
 @bootstrap_option
-def delete(topic: tuple[str, ...], if_exists: bool, force: bool, bootstrap: Address) -> None:
+def delete(topic: tuple[str, ...], if_exists: bool, force: bool, bootstrap: Bootstrap) -> None:
     """Delete each TOPIC with all its records and its share state.
 
     The topic of a queue that has unfinished jobs is refused without --force. If a topic cannot be

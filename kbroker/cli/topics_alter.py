@@ -13,7 +13,7 @@ from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
     COUNT,
     INDEX,
-    Address,
+    Bootstrap,
     bootstrap_option,
     connect,
     dry_run_option,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "--force", is_flag=True, help="Add partitions even if a share group keeps the order of keys on TOPIC."
 )
 @bootstrap_option
-def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
+def alter(topic: str, partitions: int, force: bool, bootstrap: Bootstrap) -> None:
     """Add partitions to TOPIC.
 
     Partitions are never removed. Where producers choose a partition by a record's key, new records
@@ -118,7 +118,7 @@ def delete_records(
     yes: bool,
     dry_run: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Delete the oldest records of TOPIC permanently.
 

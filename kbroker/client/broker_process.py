@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
+    from kbroker.client.security import ClientSecurity
 
 READY_PREFIX = "kbroker ready on "
 START_TIMEOUT_S = 60.0
@@ -46,6 +47,7 @@ class RunningBroker:
     - `command` replaces `python -m kbroker`, for instance by a wrapper.
     - `env` is added to the environment of the process.
     - `port`: of the first listener, if `config` has the setting listeners; otherwise of --listen.
+    - `security`: how to connect, if `config` gives it a listener with TLS or SASL. None: plainly.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RunningBroker:
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         port: int | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         self.host = "127.0.0.1"
         self.port = port if port is not None else free_port()
@@ -69,6 +72,7 @@ class RunningBroker:
         self.config = dict(config or {})
         self.log_file = home / "broker.log"
         self.ready_line = ""
+        self.security = security
         self._extra_args, self._command, self._env = list(extra_args), command, env
         self._process: subprocess.Popen[str] | None = None
 
@@ -76,6 +80,11 @@ class RunningBroker:
     def bootstrap(self) -> str:
         """HOST:PORT, for the client setting `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
+
+    def client_settings(self) -> dict[str, str]:
+        """`bootstrap.servers` and the settings of security for a confluent-kafka client."""
+        more = self.security.library_settings() if self.security is not None else {}
+        return {"bootstrap.servers": self.bootstrap, **more}
 
     @property
     def pid(self) -> int:
@@ -211,8 +220,15 @@ class RunningBroker:
     def connect(self, *, client_id: str = "test", timeout_s: float = 30.0) -> Connection:
         """Raises BrokerUnreachable."""
         from kbroker.client.rpc import Connection
+        from kbroker.client.security import PLAINTEXT
 
-        return Connection(self.host, self.port, client_id=client_id, timeout_s=timeout_s)
+        return Connection(
+            self.host,
+            self.port,
+            client_id=client_id,
+            timeout_s=timeout_s,
+            security=self.security or PLAINTEXT,
+        )
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None

@@ -12,10 +12,13 @@ milliseconds. The entity classes of the version are found here. What requests me
 
 from __future__ import annotations
 
+import math
 import re
 import socket
+import ssl
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import timedelta
@@ -25,7 +28,11 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
-from kbroker.errors import ErrorCode, KafkaError, OperatorError
+from kbroker.client import sasl, tls
+from kbroker.client.security import PLAINTEXT, ClientSecurity
+from kbroker.client.unreachable import BrokerUnreachable as BrokerUnreachable
+from kbroker.client.unreachable import ConnectionClosed as ConnectionClosed
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import build, encode, milliseconds, request_schema, response_schema
 
 API_KEYS: Mapping[str, int] = {name: key for key, name in api_key_map.items()}
@@ -37,15 +44,11 @@ narrower type fits."""
 FieldValue: TypeAlias = Any
 _SIZE = struct.Struct(">i")
 _HTTP = b"HTTP"
+_TLS_ALERT = b"\x15\x03"
+"""How the answer of a TLS listener to other bytes begins."""
+_RENEWED_AT = 0.85
+"""The part of a login's lifetime after which it is renewed, as Kafka's clients do."""
 _NOTHING: tuple[Any, ...] = (None, 0, "", False, (), [], b"", -1)
-
-
-class BrokerUnreachable(OperatorError):
-    """No connection, no response in time, or a closed connection: one line for a person."""
-
-
-class ConnectionClosed(BrokerUnreachable):
-    """The broker closed the connection instead of answering."""
 
 
 class VersionRange(NamedTuple):
@@ -54,29 +57,62 @@ class VersionRange(NamedTuple):
 
 
 class Connection:
-    """Connects on construction. The constructor and every method that waits for the broker raise
-    BrokerUnreachable.
+    """Connects on construction, with TLS and a login if `security` has them. The constructor and
+    every method that waits for the broker raise BrokerUnreachable.
 
     After any error but KafkaError the connection must not be used again. `timeout_s` bounds each
-    wait for bytes.
+    wait for bytes. `call` renews a login before it ends.
     """
 
     def __init__(
-        self, host: str, port: int, *, client_id: str = "kbroker-admin", timeout_s: float = 30.0
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "kbroker-admin",
+        timeout_s: float = 30.0,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self.address = f"{host}:{port}"
         self.client_id = client_id
         self._timeout_s = timeout_s
+        self._security = security
         self._correlation_id = 0
+        self._answers = 0
+        self._renewal_s = math.inf
         self._served: dict[int, VersionRange] | None = None
+        plain = self._connect(host, port)
+        self._socket = plain
         try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            if security.tls is not None:
+                self._socket = tls.wrapped(plain, host, self.address, security.tls)
+            self._log_in()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        try:
+            found = socket.create_connection((host, port), timeout=self._timeout_s)
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             reason = getattr(error, "strerror", None) or str(error)
             raise BrokerUnreachable(
                 f"cannot connect to {self.address}: {reason}; is the broker running there?"
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+    def _log_in(self) -> None:
+        """Also renews a login, on the living connection. Raises BrokerUnreachable."""
+        self._renewal_s = math.inf
+        if (login := self._security.login) is not None and (
+            lasts_ms := sasl.log_in(self.call, login, self.address)
+        ):
+            self._renewal_s = time.monotonic() + _RENEWED_AT * lasts_ms / 1000
+
+    def _renew_login(self) -> None:
+        if time.monotonic() >= self._renewal_s:
+            self._log_in()
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +156,7 @@ class Connection:
         api_key = key_of(api)
         if version is None:
             version = self.common_version(api_key)
+        self._renew_login()
         frame = self.encode(api_key, version, values)
         self.send_raw(frame)
         return self.read_response(api_key, version)
@@ -127,6 +164,7 @@ class Connection:
     def call_raw(self, api: str | int, version: int, /, **values: FieldValue) -> bytes:
         """As `call`, but returns the response's body as bytes, for one that kio cannot decode."""
         api_key = key_of(api)
+        self._renew_login()
         self.send_raw(self.encode(api_key, version, values))
         frame = self.read_frame()
         return frame[self._read_header(response_schema(api_key, version), frame) :]
@@ -172,9 +210,7 @@ class Connection:
         except TimeoutError as error:
             raise BrokerUnreachable(f"{self.address} took no data within {self._timeout_s:g} s") from error
         except OSError as error:
-            raise ConnectionClosed(
-                f"{self.address} closed the connection: {error.strerror or error}"
-            ) from error
+            raise self._closed(error) from error
 
     def read_frame(self) -> bytes:
         """The next frame from the broker, without its length."""
@@ -184,7 +220,14 @@ class Connection:
                 f"{self.address} is an HTTP port, not a Kafka broker's; is it the admin port? "
                 "give the address of --listen instead"
             )
-        return self._read_exactly(*_SIZE.unpack(head))
+        if head.startswith(_TLS_ALERT):  # as a size it is above 350 MB
+            raise BrokerUnreachable(
+                f"{self.address} is a listener with TLS: give --command-config with security.protocol=SSL "
+                "or SASL_SSL"
+            )
+        frame = self._read_exactly(*_SIZE.unpack(head))
+        self._answers += 1
+        return frame
 
     def read_response(self, api: str | int, version: int) -> Entity:
         """The next frame as the response to the request that was sent last."""
@@ -217,13 +260,27 @@ class Connection:
                     f"{self.address} did not answer within {self._timeout_s:g} s"
                 ) from error
             except OSError as error:
-                raise ConnectionClosed(
-                    f"{self.address} closed the connection: {error.strerror or error}"
-                ) from error
+                raise self._closed(error) from error
             if not chunk:
-                raise ConnectionClosed(f"{self.address} closed the connection without an answer")
+                raise ConnectionClosed(
+                    f"{self.address} closed the connection without an answer{self._hint()}"
+                )
             chunks += chunk
         return bytes(chunks)
+
+    def _closed(self, error: OSError) -> ConnectionClosed:
+        if isinstance(error, ssl.SSLError):
+            return ConnectionClosed(f"TLS with {self.address} failed: {tls.said(self.address, error)}")
+        reason = error.strerror or error
+        return ConnectionClosed(f"{self.address} closed the connection: {reason}{self._hint()}")
+
+    def _hint(self) -> str:
+        """A secured listener hangs up on a client that does not speak its protocol: at once, or
+        after the answer to ApiVersions."""
+        if self._security.login is not None or self._answers > 1:
+            return ""
+        secured = "SASL" if self._security.tls is not None else "TLS or SASL"
+        return f"; if its listener uses {secured}, give --command-config with security.protocol"
 
 
 def key_of(api: str | int) -> int:

@@ -92,7 +92,7 @@ def test_the_demo_is_interrupted_in_a_callback(
     monkeypatch.setattr(demo, "TOPIC", topic)
     signals = Deferred().install()
     with pytest.raises(KeyboardInterrupt):
-        demo._produce(broker.bootstrap, 10, PlainView(10, print), signals)
+        demo._produce(broker.client_settings(), 10, PlainView(10, print), signals)
     signals.remove()
 
 
@@ -102,7 +102,7 @@ def test_a_consumer_that_starts_does_not_take_ctrl_c(
     """Its interpreter begins with the signal blocked; it leaves its group and ends as if there had
     been no signal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    with Team(broker.bootstrap, topic, topic, Deferred()) as team:
+    with Team(broker.client_settings(), topic, topic, Deferred()) as team:
         team.hire()
         (process,) = multiprocessing.active_children()
         assert process.pid is not None

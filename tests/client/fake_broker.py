@@ -4,6 +4,7 @@ function returns."""
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +41,12 @@ def serving(
 
 
 class FakeBroker:
-    def __init__(self, answer: Answer) -> None:
+    """`context`: for a listener with TLS."""
+
+    def __init__(self, answer: Answer, context: ssl.SSLContext | None = None) -> None:
         self.requests: list[tuple[int, int, Any]] = []
         self._answer = answer
+        self._context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
@@ -59,8 +63,16 @@ class FakeBroker:
                 peer, _ = self._listener.accept()
             except OSError:
                 return
-            with peer, peer.makefile("rb") as stream:
-                self._serve_peer(peer, stream)
+            try:
+                secured = self._context.wrap_socket(peer, server_side=True) if self._context else peer
+            except OSError:  # the client did not like the certificate
+                peer.close()
+                continue
+            try:
+                with secured, secured.makefile("rb") as stream:
+                    self._serve_peer(secured, stream)
+            except OSError:
+                continue
 
     def _serve_peer(self, peer: socket.socket, stream: Any) -> None:
         while len(size := stream.read(4)) == 4:
@@ -81,8 +93,8 @@ class FakeBroker:
 
 
 @contextmanager
-def fake_broker(answer: Answer) -> Iterator[FakeBroker]:
-    broker = FakeBroker(answer)
+def fake_broker(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[FakeBroker]:
+    broker = FakeBroker(answer, context)
     try:
         yield broker
     finally:

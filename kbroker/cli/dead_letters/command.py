@@ -18,7 +18,7 @@ from kbroker.cli.dead_letters.choice import PlaceType, choice_of, choice_options
 from kbroker.cli.dead_letters.purge import count, purge
 from kbroker.cli.exits import CommandFailed, refuse, say
 from kbroker.cli.output import Cell, headers_as_json, preview, print_json, print_table, text_fields, time_text
-from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_blank
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.logging_setup import escaped
 
@@ -42,7 +42,7 @@ def dead_letters() -> None:
 @click.option("--max", "most", type=COUNT, help="At most this many.")
 @json_option
 @bootstrap_option
-def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
+def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401
     """List the dead letters in TOPIC, oldest first in each partition.
 
     \b
@@ -94,7 +94,7 @@ def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -
 @click.argument("place", type=PlaceType())
 @json_option
 @bootstrap_option
-def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) -> None:
+def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Bootstrap) -> None:
     """Show the dead letter at PLACE (PARTITION:OFFSET of TOPIC) in full, with the original record
     if that still exists.
 
@@ -165,7 +165,7 @@ def redrive(
     keep_schedule: bool,
     dry_run: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Send dead letters of TOPIC back to the topics they came from.

@@ -12,7 +12,7 @@ from kbroker.cli.dead_letters.choice import choice_of, choice_options, find_topi
 from kbroker.cli.exits import ask, refuse, say
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
-    Address,
+    Bootstrap,
     bootstrap_option,
     connect,
     dry_run_option,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @choice_options
 @json_option
 @bootstrap_option
-def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
+def count(topic: str, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401
     """Count the dead letters in TOPIC by group, source topic and cause.
 
     \b
@@ -85,7 +85,7 @@ def purge(
     yes: bool,
     dry_run: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Delete dead letters of TOPIC permanently.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -113,8 +114,8 @@ def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -
     )
     tally = Tally(count, DELIVERY_LIMIT)
     with open_view(count, consumers) as view:
-        produce_s = _produce(broker.bootstrap, count, view, signals)
-        with Team(broker.bootstrap, TOPIC, GROUP, signals) as team:
+        produce_s = _produce(broker.client_settings(), count, view, signals)
+        with Team(broker.client_settings(), TOPIC, GROUP, signals) as team:
             for _ in range(consumers):
                 team.hire()
             started_s = time.monotonic()
@@ -211,14 +212,14 @@ class Work:
         )
 
 
-def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float:
+def _produce(client_settings: Mapping[str, str], count: int, view: View, signals: Deferred) -> float:
     """Send all orders and wait until each is confirmed. Returns the seconds that it took."""
     from confluent_kafka import Producer
 
     from kbroker.cli.produce import Outcome
 
     settings = {
-        "bootstrap.servers": bootstrap,
+        **client_settings,
         "enable.idempotence": True,
         "linger.ms": 5,
         "batch.num.messages": _BATCH_ORDERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -46,8 +46,9 @@ def _ctrl_c_blocked() -> Iterator[None]:
 class Team:
     """A context manager: on exit the consumers leave the group and end."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, signals: Deferred) -> None:
-        self._arguments = (bootstrap, topic, group)
+    def __init__(self, client_settings: Mapping[str, str], topic: str, group: str, signals: Deferred) -> None:
+        """`client_settings`: where the broker is, and how to speak to it."""
+        self._arguments = (client_settings, topic, group)
         self._members: dict[int, _Member] = {}
         self._hired = 0
         self._signals = signals

@@ -9,7 +9,7 @@ unanswered acknowledgement was for.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -46,14 +46,14 @@ class Answered(NamedTuple):
 Report: TypeAlias = Taken | Answered
 
 
-def work(worker: int, bootstrap: str, topic: str, group: str, demo: Connection) -> None:
+def work(worker: int, client_settings: Mapping[str, str], topic: str, group: str, demo: Connection) -> None:
     """Run until the demo closes its end of the pipe. The demo handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # also drops one that arrived during the start
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     from confluent_kafka import ShareConsumer
 
     settings = {
-        "bootstrap.servers": bootstrap,
+        **client_settings,
         "group.id": group,
         "client.id": f"demo-{worker}",
         "share.acknowledgement.mode": "explicit",

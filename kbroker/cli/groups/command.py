@@ -24,7 +24,7 @@ from kbroker.cli.groups.describe import describe
 from kbroker.cli.groups.reset import reset_offsets
 from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import (
-    Address,
+    Bootstrap,
     ChoicesType,
     TopicPartitionsType,
     bootstrap_option,
@@ -87,7 +87,7 @@ def list_groups(
     protocol: str | None,
     states: tuple[str, ...] | None,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """List ids, types and protocols of groups.
 
@@ -132,7 +132,11 @@ def _found(
 @json_option
 @bootstrap_option
 def delete(
-    group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool, as_json: bool, bootstrap: Address
+    group: tuple[str, ...],
+    more_groups: tuple[str, ...],
+    all_groups: bool,
+    as_json: bool,
+    bootstrap: Bootstrap,
 ) -> None:
     """Delete each consumer GROUP with its offsets.
 
@@ -200,7 +204,7 @@ def _why_not(error: KafkaError) -> str:
 @json_option
 @bootstrap_option
 def delete_offsets(
-    group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Address
+    group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Bootstrap
 ) -> None:
     """Delete the offsets that GROUP has committed for topics.
 

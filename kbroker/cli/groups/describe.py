@@ -18,7 +18,14 @@ from kbroker.cli.group_views import (
     view_options,
 )
 from kbroker.cli.output import Cell
-from kbroker.cli.params import Address, bootstrap_option, chosen_groups, connect, groups_options, json_option
+from kbroker.cli.params import (
+    Bootstrap,
+    bootstrap_option,
+    chosen_groups,
+    connect,
+    groups_options,
+    json_option,
+)
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -76,7 +83,7 @@ def describe(
     state: bool,
     verbose: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Print offsets, members or state of each consumer GROUP.
 

@@ -27,7 +27,7 @@ from kbroker.cli.offset_plans import (
     reset_options,
 )
 from kbroker.cli.params import (
-    Address,
+    Bootstrap,
     DurationType,
     bootstrap_option,
     chosen_groups,
@@ -80,7 +80,7 @@ def reset_offsets(
     execute: bool,
     export: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Set the offsets from which consumer groups resume.
 

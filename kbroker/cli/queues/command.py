@@ -12,7 +12,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed, ask, say
 from kbroker.cli.output import print_json
-from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank, yes_option
+from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_blank, yes_option
 from kbroker.cli.queues.create import create
 from kbroker.cli.queues.describe import describe, list_queues
 from kbroker.cli.queues.file import export
@@ -45,7 +45,7 @@ def queues() -> None:
 @yes_option
 @json_option
 @bootstrap_option
-def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) -> None:
+def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """Drop all jobs of the queue NAME that are not finished.
 
     Asks for confirmation. A queue that has workers is refused without --force. The records stay in
@@ -91,7 +91,7 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) 
 @json_option
 @bootstrap_option
 def delete(
-    name: str, force: bool, with_dead_letters: bool, yes: bool, as_json: bool, bootstrap: Address
+    name: str, force: bool, with_dead_letters: bool, yes: bool, as_json: bool, bootstrap: Bootstrap
 ) -> None:
     """Delete the queue NAME with all its jobs.
 
@@ -153,7 +153,7 @@ def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_le
 @click.argument("name", callback=not_blank)
 @json_option
 @bootstrap_option
-def pause(name: str, as_json: bool, bootstrap: Address) -> None:
+def pause(name: str, as_json: bool, bootstrap: Bootstrap) -> None:
     """Stop delivering jobs of the queue NAME.
 
     Workers can finish jobs that they hold, and jobs can be sent. The pause lasts until `resume`,
@@ -166,12 +166,12 @@ def pause(name: str, as_json: bool, bootstrap: Address) -> None:
 @click.argument("name", callback=not_blank)
 @json_option
 @bootstrap_option
-def resume(name: str, as_json: bool, bootstrap: Address) -> None:
+def resume(name: str, as_json: bool, bootstrap: Bootstrap) -> None:
     """Resume delivering jobs of the queue NAME after `pause`."""
     _set_paused(name, bootstrap, as_json, paused=False)
 
 
-def _set_paused(name: str, bootstrap: Address, as_json: bool, *, paused: bool) -> None:
+def _set_paused(name: str, bootstrap: Bootstrap, as_json: bool, *, paused: bool) -> None:
     from kbroker.client.admin import ResourceType, alter_configs
 
     with connect(bootstrap) as connection:

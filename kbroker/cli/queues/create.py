@@ -10,7 +10,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed, refuse, say
 from kbroker.cli.output import print_json
-from kbroker.cli.params import COUNT, Address, bootstrap_option, connect, json_option, not_empty
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty
 from kbroker.cli.queues.settings import setting_options, settings_of, shown
 from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish
 from kbroker.errors import ErrorCode, KafkaError
@@ -56,7 +56,7 @@ def create(
     update: bool,
     force: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
     **options: str | bool | None,
 ) -> None:
     """Create the queue NAME: a topic, a share group of the same name and a dead letter topic, with

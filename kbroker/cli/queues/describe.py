@@ -13,6 +13,7 @@ from kbroker.cli.exits import say
 from kbroker.cli.output import Cell, age_text, human_bytes, print_json, print_table, table_lines
 from kbroker.cli.params import (
     Address,
+    Bootstrap,
     bootstrap_option,
     connect,
     json_option,
@@ -40,7 +41,7 @@ _ADMIN_HINT = "-  (shown with --admin PORT)"
 @click.command("list")
 @json_option
 @bootstrap_option
-def list_queues(as_json: bool, bootstrap: Address) -> None:
+def list_queues(as_json: bool, bootstrap: Bootstrap) -> None:
     """List all queues: topics that have a share group of the same name.
 
     UNFINISHED is the number of jobs that no worker has finished, including those in progress.
@@ -98,7 +99,7 @@ def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
 @optional_admin_option
 @bootstrap_option
 def describe(
-    name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Address
+    name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Bootstrap
 ) -> None:
     """Show jobs, workers, dead letters and settings of the queue NAME.
 

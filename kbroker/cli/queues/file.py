@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed
-from kbroker.cli.params import COUNT, Address, bootstrap_option, connect
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect
 from kbroker.cli.queues.settings import shown, text_of
 from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Wish, names, wish_of
 
@@ -181,7 +181,7 @@ def _text(content: str) -> str:
 @click.command()
 @click.argument("name", nargs=-1)
 @bootstrap_option
-def export(name: tuple[str, ...], bootstrap: Address) -> None:
+def export(name: tuple[str, ...], bootstrap: Bootstrap) -> None:
     """Print queues as a file for `kbroker queues create --from`.
 
     Prints each NAME, or all queues, with every setting.

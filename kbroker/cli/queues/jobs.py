@@ -16,7 +16,7 @@ from kbroker.cli.exits import CommandFailed, say
 from kbroker.cli.output import headers_as_json, preview, print_json, print_table, text_fields, time_text
 from kbroker.cli.params import (
     COUNT,
-    Address,
+    Bootstrap,
     DateTimeType,
     NameValue,
     SpanType,
@@ -50,7 +50,7 @@ MAX_DELAY = GROUP_CONFIGS[SCHEDULING_MAX_DELAY]
 )
 @json_option
 @bootstrap_option
-def peek(name: str, most: int, as_json: bool, bootstrap: Address) -> None:
+def peek(name: str, most: int, as_json: bool, bootstrap: Bootstrap) -> None:
     """Show the next jobs of the queue NAME without acquiring them.
 
     Jobs are read from the start offset of the share group onward, so some of them may be in
@@ -185,7 +185,7 @@ def send(
     headers: tuple[tuple[str, str], ...],
     delay_ms: int | None,
     at_ms: int | None,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Send jobs to the queue NAME.
 

@@ -15,7 +15,7 @@ from kbroker.cli.group_views import instead, kind_of_group, report_deletions, ty
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
-    Address,
+    Bootstrap,
     bootstrap_option,
     connect,
     each_not_blank,
@@ -44,7 +44,7 @@ def share_groups() -> None:
 @states_option(STATES)
 @json_option
 @bootstrap_option
-def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Address) -> None:
+def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Bootstrap) -> None:
     """List the ids of all share groups, one per line.
 
     \b
@@ -70,7 +70,7 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 @click.option("--force", is_flag=True, help="Delete even the group of a queue that has unfinished jobs.")
 @json_option
 @bootstrap_option
-def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Address) -> None:
+def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """Delete each GROUP with its offsets and configs.
 
     A group that has members is refused, and so is a name that is not a share group. The group of a
@@ -135,7 +135,7 @@ def _why_not(error: KafkaError) -> str:
 )
 @json_option
 @bootstrap_option
-def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Delete the offsets of GROUP in topics.
 
     When GROUP reads these topics again, it begins as a new group. GROUP must have no members. If

@@ -18,7 +18,7 @@ from kbroker.cli.group_views import (
     view_options,
 )
 from kbroker.cli.output import Cell
-from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option
+from kbroker.cli.params import Bootstrap, bootstrap_option, connect, each_not_blank, json_option
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import Coordinator, ShareGroup, ShareOffset
@@ -55,7 +55,7 @@ def describe(
     state: bool,
     verbose: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Print offsets, members or state of each GROUP.
 

@@ -25,7 +25,7 @@ from kbroker.cli.offset_plans import (
     read_plans,
     reset_options,
 )
-from kbroker.cli.params import Address, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def reset_offsets(
     execute: bool,
     export: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Set the offsets from which GROUP resumes.
 

@@ -12,7 +12,7 @@ import click
 from kbroker.cli.exits import CommandFailed, ask
 from kbroker.cli.group_views import assignment_text
 from kbroker.cli.output import age_text, print_json
-from kbroker.cli.params import INDEX, Address, bootstrap_option, connect, json_option, not_empty, yes_option
+from kbroker.cli.params import INDEX, Bootstrap, bootstrap_option, connect, json_option, not_empty, yes_option
 from kbroker.cli.transactions.hanging import owners
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
@@ -47,7 +47,7 @@ def abort(
     start_offset: int | None,
     yes: bool,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """Abort the open transaction of the transactional ID, and fence its producer.
 

@@ -18,7 +18,7 @@ from kbroker.cli.group_views import assignment_text
 from kbroker.cli.output import Cell, age_text, print_json, print_table, time_text
 from kbroker.cli.params import (
     INDEX,
-    Address,
+    Bootstrap,
     ChoicesType,
     SpanType,
     bootstrap_option,
@@ -83,7 +83,7 @@ def list_transactions(
     longer_than_ms: int | None,
     pattern: str | None,
     as_json: bool,
-    bootstrap: Address,
+    bootstrap: Bootstrap,
 ) -> None:
     """List transactional ids: all, or those that match all options.
 
@@ -114,7 +114,7 @@ def list_transactions(
 @click.argument("id", nargs=-1, required=True, callback=each_not_blank)
 @json_option
 @bootstrap_option
-def describe(id: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+def describe(id: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print state, producer, time-out and partitions of each transactional ID.
 
     STARTED, OPEN-FOR and PARTITIONS are those of an open transaction. While it is being committed
@@ -171,7 +171,7 @@ def _row(found: Transaction, now_ms: int) -> tuple[Cell, ...]:
 )
 @json_option
 @bootstrap_option
-def producers(topic: str, partitions: tuple[int, ...], as_json: bool, bootstrap: Address) -> None:
+def producers(topic: str, partitions: tuple[int, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print the idempotent and transactional producers that the partitions of TOPIC know.
 
     OPEN-FROM is the first offset of an open transaction; readers with read_committed wait there. An

@@ -15,7 +15,7 @@ import click
 
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import age_text, print_json, print_table, time_text
-from kbroker.cli.params import Address, SpanType, bootstrap_option, connect, json_option, not_empty
+from kbroker.cli.params import Bootstrap, SpanType, bootstrap_option, connect, json_option, not_empty
 from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @bootstrap_option
-def find_hanging(topic: str | None, longer_than_ms: int, as_json: bool, bootstrap: Address) -> None:
+def find_hanging(topic: str | None, longer_than_ms: int, as_json: bool, bootstrap: Bootstrap) -> None:
     """Find transactions that are open in a partition, and that the coordinator does not know.
 
     The default of --longer-than is 5 minutes more than transaction.max.timeout.ms: by then the
