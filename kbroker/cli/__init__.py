@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, Entry] = {
         "transactions.command:transactions", "List and describe transactions; find hanging ones; abort them."
     ),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
+    "tls": Entry("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
     "storage": Entry("storage:storage", "Inspect a data directory, even while a broker runs on it."),
