@@ -59,6 +59,9 @@ COMMANDS: Mapping[str, Entry] = {
         "transactions.command:transactions", "List and describe transactions; find hanging ones; abort them."
     ),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
+    "users": Entry(
+        "users.command:users", "Create, alter, delete and list users, who log in with a password."
+    ),
     "tls": Entry("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),

@@ -1,0 +1,1 @@
+"""`kbroker users`: log-ins, over the wire and in a data directory."""
