@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, Entry] = {
     "users": Entry(
         "users.command:users", "Create, alter, delete and list users, who log in with a password."
     ),
+    "acls": Entry("acls.command:acls", "List, add and remove the entries that say what users may do."),
     "tls": Entry("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),

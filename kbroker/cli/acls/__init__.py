@@ -1,0 +1,1 @@
+"""`kbroker acls`: what users may do."""

@@ -1,0 +1,264 @@
+"""The options of `kbroker acls` that say which resources, users and operations are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from kbroker.cli.params import each_not_blank
+
+if TYPE_CHECKING:
+    from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+
+F = TypeVar("F", bound=Callable[..., Any])
+CLUSTER: Final = "kafka-cluster"
+_ALL: Final = "*"
+
+OPERATIONS: Final = (
+    "all", "read", "write", "create", "delete", "alter", "describe", "describe-configs", "alter-configs",
+    "cluster-action", "idempotent-write", "two-phase-commit",
+)  # fmt: skip
+
+
+class Resources(NamedTuple):
+    """The resources that options name, as (kind, name)."""
+
+    named: tuple[tuple[ResourceType, str], ...]
+    prefixed: bool
+
+
+def resource_options(function: F) -> F:
+    """`--topic`, `--group`, `--transactional-id`, `--cluster`, `--prefixed`."""
+    for option in (
+        click.option(
+            "--prefixed",
+            is_flag=True,
+            help="The names are prefixes: the entry holds for every name that begins so.",
+        ),
+        click.option("--cluster", is_flag=True, help="The broker as a whole."),
+        click.option(
+            "--transactional-id",
+            "transactional_ids",
+            metavar="ID",
+            multiple=True,
+            callback=each_not_blank,
+            help="This transactional id; may be repeated.",
+        ),
+        click.option(
+            "--group",
+            "-g",
+            "groups",
+            metavar="G",
+            multiple=True,
+            callback=each_not_blank,
+            help="This group, of any type; may be repeated; '*': all groups.",
+        ),
+        click.option(
+            "--topic",
+            "-t",
+            "topics",
+            metavar="T",
+            multiple=True,
+            callback=each_not_blank,
+            help="This topic; may be repeated; '*': all topics.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def role_options(function: F) -> F:
+    """`--producer`, `--consumer`, `--worker`."""
+    for option in (
+        click.option(
+            "--worker",
+            "role",
+            flag_value="worker",
+            help="What a worker of a queue needs: read and describe the topic, read the share group, "
+            "which is that of the same name unless --group names one.",
+        ),
+        click.option(
+            "--consumer",
+            "role",
+            flag_value="consumer",
+            help="What a consumer needs: read and describe the topic, read the group.",
+        ),
+        click.option(
+            "--producer",
+            "role",
+            flag_value="producer",
+            help="What a producer needs: write, describe and create the topic; write and describe the "
+            "transactional id, if one is given.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def user_options(function: F) -> F:
+    """`--user`, `--host`, `--operation`."""
+    for option in (
+        click.option(
+            "--operation",
+            "-o",
+            "operations",
+            type=click.Choice(OPERATIONS, case_sensitive=False),
+            multiple=True,
+            help="The operation that is allowed, or denied; may be repeated.",
+        ),
+        click.option(
+            "--host",
+            "hosts",
+            metavar="ADDRESS",
+            multiple=True,
+            callback=each_not_blank,
+            help="Only from this IP address; may be repeated.  [default: from any]",
+        ),
+        click.option(
+            "--user",
+            "-u",
+            "users",
+            metavar="NAME",
+            multiple=True,
+            callback=each_not_blank,
+            help="The user; may be repeated; '*': everyone; ANONYMOUS: without a log-in.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def resources_of(
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactional_ids: tuple[str, ...],
+    cluster: bool,
+    prefixed: bool,
+) -> Resources:
+    """Raises UsageError."""
+    from kbroker.security.acls import ResourceType
+
+    if prefixed and (cluster or _ALL in (*topics, *groups, *transactional_ids)):
+        raise click.UsageError("--prefixed goes with the beginning of a name, not with --cluster or '*'")
+    return Resources(
+        (
+            *((ResourceType.TOPIC, name) for name in topics),
+            *((ResourceType.GROUP, name) for name in groups),
+            *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids),
+            *(((ResourceType.CLUSTER, CLUSTER),) if cluster else ()),
+        ),
+        prefixed,
+    )
+
+
+def entries(
+    resources: Resources,
+    role: str | None,
+    users: tuple[str, ...],
+    hosts: tuple[str, ...],
+    operations: tuple[str, ...],
+    permission: Permission,
+) -> list[Acl]:
+    """The entries that the options describe in full. Raises UsageError if something is missing."""
+    from kbroker.security.acls import Acl, PatternType
+
+    if not users:
+        raise click.UsageError("--user is needed: for whom is the entry? '*' means everyone")
+    if role is not None and operations:
+        raise click.UsageError(f"--{role} and --operation exclude each other")
+    rights = list(_role(role, resources) if role else _plain(resources, operations))
+    pattern = PatternType.PREFIXED if resources.prefixed else PatternType.LITERAL
+    found = [
+        Acl(kind, pattern, name, f"User:{user}", host, operation, permission)
+        for (kind, name, operation), user, host in product(rights, users, hosts or (_ALL,))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _plain(
+    resources: Resources, operations: tuple[str, ...]
+) -> Iterator[tuple[ResourceType, str, Operation]]:
+    from kbroker.security.acls import SUPPORTED, Operation
+
+    if not resources.named or not operations:
+        raise click.UsageError(
+            "a resource (--topic, --group, --transactional-id or --cluster) and --operation are needed; or "
+            "--producer, --consumer or --worker"
+        )
+    for kind, name in resources.named:
+        for text in operations:
+            operation = operation_of(text)
+            if operation is not Operation.ALL and operation not in SUPPORTED[kind]:
+                known = ", ".join(word(each) for each in SUPPORTED[kind])
+                raise click.UsageError(f"a {word(kind)} has no operation {text}: it has {known}")
+            yield kind, name, operation
+
+
+def _role(role: str, resources: Resources) -> Iterator[tuple[ResourceType, str, Operation]]:
+    from kbroker.security.acls import Operation, ResourceType
+
+    names = {
+        kind: [name for each, name in resources.named if each is kind]
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+    }
+    if not names[ResourceType.TOPIC]:
+        raise click.UsageError(f"--{role} needs --topic")
+    allowed = ResourceType.TRANSACTIONAL_ID if role == "producer" else ResourceType.GROUP
+    if any(kind not in (ResourceType.TOPIC, allowed) for kind, _ in resources.named):
+        raise click.UsageError(f"--{role} takes --topic and --{word(allowed)} only")
+    if role == "consumer" and not names[ResourceType.GROUP]:
+        raise click.UsageError("--consumer needs --group")
+    if role == "worker" and not names[ResourceType.GROUP]:
+        names[ResourceType.GROUP] = names[ResourceType.TOPIC]
+    needed = (
+        {
+            ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+            ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+        }
+        if role == "producer"
+        else {
+            ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+            ResourceType.GROUP: (Operation.READ,),
+        }
+    )
+    for kind, operations in needed.items():
+        yield from ((kind, name, operation) for name, operation in product(names[kind], operations))
+
+
+def filters(
+    resources: Resources,
+    users: tuple[str, ...],
+    hosts: tuple[str, ...],
+    operations: tuple[str, ...],
+    permission: Permission,
+) -> list[AclFilter]:
+    """What selects entries by the options that are given."""
+    from kbroker.security.acls import AclFilter, Operation, PatternType, ResourceType
+
+    pattern = PatternType.PREFIXED if resources.prefixed else PatternType.LITERAL
+    chosen = [AclFilter(kind, pattern, name) for kind, name in resources.named] or [
+        AclFilter(ResourceType.ANY, PatternType.PREFIXED if resources.prefixed else PatternType.ANY)
+    ]
+    return [
+        each._replace(
+            principal=None if user is None else f"User:{user}",
+            host=host,
+            operation=operation_of(text) if text else Operation.ANY,
+            permission=permission,
+        )
+        for each, user, host, text in product(chosen, users or (None,), hosts or (None,), operations or ("",))
+    ]
+
+
+def operation_of(text: str) -> Operation:
+    from kbroker.security.acls import Operation
+
+    return Operation[text.upper().replace("-", "_")]
+
+
+def word(member: Operation | ResourceType | PatternType | Permission) -> str:
+    """As in an option: `describe-configs`."""
+    return member.name.lower().replace("_", "-")
