@@ -7,13 +7,16 @@ import os
 import pty
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kbroker.cli import run
-from kbroker.cli.exits import OK, REFUSED, USAGE
+from kbroker.cli.exits import DATA_DIRECTORY, OK, REFUSED, USAGE
 from kbroker.errors import ErrorCode
 from kbroker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from kbroker.storage.data_dir import SECURITY_FORMAT, DataDirectory
+from kbroker.testing.broker import open_test_broker
 from tests.client.acl_answers import AclAnswers
 from tests.client.fake_broker import fake_broker
 
@@ -234,3 +237,33 @@ def test_remove_asks(answer: bytes, answers: AclAnswers) -> None:
     assert b"User:shop" in shown
     assert os.waitstatus_to_exitcode(status) == (OK if answer == b"y\n" else REFUSED)
     assert (PRESENT[1] in answers.acls) == (answer == b"n\n")
+
+
+def test_in_the_data_directory_of_a_stopped_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_dir = tmp_path / "data"
+    place = ["--data-dir", str(data_dir)]
+    assert run(["acls", "list", *place]) == DATA_DIRECTORY
+    assert f"there is no directory {data_dir}" in capsys.readouterr().err
+    with open_test_broker(data_dir=data_dir) as broker:
+        assert run(["acls", "list", *place]) == DATA_DIRECTORY
+        assert f"{data_dir} is in use by another broker (process {broker.pid})" in capsys.readouterr().err
+    assert run(["acls", "list", *place, "-b", "127.0.0.1:1"]) == USAGE
+    for _ in range(2):  # Nothing is added twice.
+        assert run(["acls", "add", "--worker", "-u", "app", "-t", "orders", *place]) == OK
+        assert run(["acls", "add", "--deny", "-u", "*", "-t", "secret", "-o", "all", *place]) == OK
+    capsys.readouterr()
+    assert run(["acls", "list", *place, "-u", "app", "--json"]) == OK
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["type"], row["operation"]) for row in rows] == [
+        ("topic", "read"),
+        ("topic", "describe"),
+        ("group", "read"),
+    ]
+    assert run(["acls", "remove", *place, "-u", "*", "--deny", "--yes"]) == OK
+    assert capsys.readouterr().out == "removed 1 entry\n"
+    assert run(["acls", "list", *place, "--json"]) == OK
+    assert json.loads(capsys.readouterr().out) == rows
+    with DataDirectory.inspect(data_dir) as directory:
+        assert directory.description.format_version == SECURITY_FORMAT

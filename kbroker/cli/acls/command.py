@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,8 @@ from kbroker.cli.acls.choice import (
 )
 from kbroker.cli.exits import CommandFailed, ask, refuse
 from kbroker.cli.output import print_json, print_table, table_lines
-from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, yes_option
+from kbroker.cli.params import Bootstrap, json_option, yes_option
+from kbroker.cli.stopped_state import place_options
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def acls() -> None:
 @user_options
 @resource_options
 @json_option
-@bootstrap_option
+@place_options
 def list_acls(
     topics: tuple[str, ...],
     groups: tuple[str, ...],
@@ -53,6 +54,7 @@ def list_acls(
     hosts: tuple[str, ...],
     operations: tuple[str, ...],
     as_json: bool,
+    data_dir: Path | None,
     bootstrap: Bootstrap,
 ) -> None:
     """List entries: all, or those that concern the given resources and users.
@@ -66,15 +68,15 @@ def list_acls(
       kbroker acls list --topic orders
       kbroker acls list --user alice --json
     """
-    from kbroker.client import acl_admin
+    from kbroker.cli.acls.places import entries_at
     from kbroker.security.acls import PatternType, Permission
 
     resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
     chosen = filters(resources, users, hosts, operations, Permission.ANY)
     if not prefixed and resources.named:
         chosen = [each._replace(pattern=PatternType.MATCH) for each in chosen]
-    with connect(bootstrap) as connection:
-        found = sorted(set(chain.from_iterable(acl_admin.describe(connection, each) for each in chosen)))
+    with entries_at(bootstrap, data_dir) as present:
+        found = present.matching(chosen)
     if as_json:
         print_json([_as_json(each) for each in found])
     elif found:
@@ -89,7 +91,7 @@ def list_acls(
 @user_options
 @resource_options
 @json_option
-@bootstrap_option
+@place_options
 def add(
     topics: tuple[str, ...],
     groups: tuple[str, ...],
@@ -102,6 +104,7 @@ def add(
     role: str | None,
     deny: bool,
     as_json: bool,
+    data_dir: Path | None,
     bootstrap: Bootstrap,
 ) -> None:
     """Allow, or with --deny forbid, users to do something.
@@ -117,14 +120,14 @@ def add(
       kbroker acls add --user ops --cluster --operation describe --operation alter
       kbroker acls add --user bob --topic secret. --prefixed --operation all --deny
     """
-    from kbroker.client import acl_admin
+    from kbroker.cli.acls.places import entries_at
 
     if role and deny:
         raise click.UsageError(f"--{role} and --deny exclude each other")
     resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
     wanted = entries(resources, role, users, hosts, operations, _permission(deny))
-    with connect(bootstrap) as connection:
-        results = acl_admin.create(connection, wanted)
+    with entries_at(bootstrap, data_dir) as present:
+        results = present.create(wanted)
     added = [acl for acl, error in zip(wanted, results, strict=True) if error is None]
     if as_json:
         print_json([_as_json(each) for each in added])
@@ -148,7 +151,7 @@ def add(
 @resource_options
 @yes_option
 @json_option
-@bootstrap_option
+@place_options
 def remove(
     topics: tuple[str, ...],
     groups: tuple[str, ...],
@@ -161,6 +164,7 @@ def remove(
     role: str | None,
     yes: bool,
     as_json: bool,
+    data_dir: Path | None,
     bootstrap: Bootstrap,
     **which: bool,
 ) -> None:
@@ -175,7 +179,7 @@ def remove(
       kbroker acls remove --worker --user app --topic orders
       kbroker acls remove --topic orders --operation write --allow
     """
-    from kbroker.client import acl_admin
+    from kbroker.cli.acls.places import entries_at
     from kbroker.security.acls import AclFilter, Permission
 
     if which["deny"] and which["allow"]:
@@ -190,13 +194,13 @@ def remove(
         ]
     else:
         chosen = filters(resources, users, hosts, operations, permission)
-    with connect(bootstrap) as connection:
-        found = sorted(set(chain.from_iterable(acl_admin.describe(connection, each) for each in chosen)))
+    with entries_at(bootstrap, data_dir) as present:
+        found = present.matching(chosen)
         if not found:
             raise CommandFailed("there are no such entries: `kbroker acls list` shows all")
         if not yes:
             _confirm(found)
-        results = acl_admin.delete(connection, found)
+        results = present.delete(found)
     removed = [acl for acl, error in zip(found, results, strict=True) if error is None]
     if as_json:
         print_json([_as_json(each) for each in removed])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from kbroker.cli.exits import USAGE, CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Bootstrap, bootstrap_option, json_option, not_blank
+from kbroker.cli.params import Bootstrap, json_option, not_blank
+from kbroker.cli.stopped_state import place_options
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.logging_setup import escaped
 
@@ -52,30 +51,6 @@ def mechanisms_option(text: str) -> Callable[[F], F]:
         multiple=True,
         help=text,
     )
-
-
-def place_options(function: F) -> F:
-    """`--data-dir`, and the options of a broker."""
-    function = bootstrap_option(function)
-    return click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Work in the data directory of a stopped broker instead: for the first user, and when "
-        "nobody can log in.",
-    )(function)
-
-
-def _open(
-    bootstrap: Bootstrap, data_dir: Path | None, new_engines: tuple[str, str] | None = None
-) -> AbstractContextManager[Users]:
-    """As `users_at`. Raises UsageError if both places are given."""
-    from kbroker.cli.users.places import users_at
-
-    source = click.get_current_context().get_parameter_source("bootstrap")
-    if data_dir is not None and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--data-dir and --bootstrap-server exclude each other")
-    return users_at(bootstrap, data_dir, new_engines)
 
 
 @click.group(cls=SuggestingGroup)
@@ -122,9 +97,11 @@ def create(
       kbroker users create app --password-file /run/secrets/app --mechanism SCRAM-SHA-512
       kbroker users create admin --data-dir /var/lib/kbroker
     """
+    from kbroker.cli.users.places import users_at
+
     _check_name(name)
     password = _password(name, password_file)
-    with _open(bootstrap, data_dir, (storage, state_storage or storage)) as found:
+    with users_at(bootstrap, data_dir, (storage, state_storage or storage)) as found:
         if _credentials(found, name):
             raise CommandFailed(f"user {name} exists: `kbroker users alter` changes the password")
         chosen = _chosen(mechanisms or ("SCRAM-SHA-256",))
@@ -157,8 +134,10 @@ def alter(
       kbroker users alter alice
       kbroker users alter alice --password-file new-password
     """
+    from kbroker.cli.users.places import users_at
+
     password = _password(name, password_file)
-    with _open(bootstrap, data_dir) as found:
+    with users_at(bootstrap, data_dir) as found:
         present = _require(found, name)
         chosen = _chosen(mechanisms) or [each.mechanism for each in present]
         _set(found, name, chosen, password, iterations)
@@ -187,7 +166,9 @@ def delete(
       kbroker users delete alice
       kbroker users delete alice --mechanism SCRAM-SHA-512
     """
-    with _open(bootstrap, data_dir) as found:
+    from kbroker.cli.users.places import users_at
+
+    with users_at(bootstrap, data_dir) as found:
         present = [each.mechanism for each in _require(found, name)]
         chosen = _chosen(mechanisms) or present
         for mechanism in chosen:
@@ -217,7 +198,9 @@ def list_users(as_json: bool, data_dir: Path | None, bootstrap: Bootstrap) -> No
       kbroker users list
       kbroker users list --data-dir /var/lib/kbroker --json
     """
-    with _open(bootstrap, data_dir) as found:
+    from kbroker.cli.users.places import users_at
+
+    with users_at(bootstrap, data_dir) as found:
         listed = found.listed()
     if as_json:
         print_json(

@@ -1,0 +1,97 @@
+"""Where `kbroker acls` finds entries: a running broker, or the data directory of a stopped one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.cli.params import Bootstrap, connect
+from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_state
+from kbroker.client import acl_admin
+from kbroker.errors import KafkaError
+from kbroker.formats.security_values import AclKey, StoredAcl
+from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+
+if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
+
+
+class Entries(Protocol):
+    """Every change is durable on return."""
+
+    def matching(self, chosen: Sequence[AclFilter]) -> list[Acl]:
+        """The entries that one of the filters selects, sorted."""
+
+    def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        """Add those that do not exist. One result for each."""
+
+    def delete(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        """One result for each."""
+
+
+class EntriesOfBroker:
+    """Methods raise KafkaError and BrokerUnreachable."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def matching(self, chosen: Sequence[AclFilter]) -> list[Acl]:
+        return sorted({acl for each in chosen for acl in acl_admin.describe(self._connection, each)})
+
+    def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        return acl_admin.create(self._connection, acls)
+
+    def delete(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        return acl_admin.delete(self._connection, acls)
+
+
+class EntriesOfDirectory:
+    """Methods raise what StateStore raises, and ValueError for an entry that cannot be read."""
+
+    def __init__(self, state: StoppedState) -> None:
+        self._state = state
+
+    def matching(self, chosen: Sequence[AclFilter]) -> list[Acl]:
+        acls = [_loaded(StoredAcl.decode(value)) for _, value in self._state.scan(AclKey.namespace)]
+        return sorted(acl for acl in acls if any(each.selects(acl) for each in chosen))
+
+    def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        stored = [_stored(acl) for acl in acls]
+        self._state.write([(AclKey.of(each).encode(), each.encode()) for each in stored])
+        return [None] * len(acls)
+
+    def delete(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
+        self._state.write([(AclKey.of(_stored(acl)).encode(), None) for acl in acls])
+        return [None] * len(acls)
+
+
+@contextmanager
+def entries_at(bootstrap: Bootstrap, data_dir: Path | None) -> Iterator[Entries]:
+    """The entries of the broker, or of a data directory that a broker has used. Raises
+    OperatorError, and UsageError if both places are given."""
+    refuse_both_places(data_dir)
+    if data_dir is None:
+        with connect(bootstrap) as connection:
+            yield EntriesOfBroker(connection)
+        return
+    with stopped_state(data_dir) as state:
+        yield EntriesOfDirectory(state)
+
+
+def _stored(acl: Acl) -> StoredAcl:
+    kind, pattern, name, principal, host, operation, permission = acl
+    return StoredAcl(int(kind), int(pattern), name, principal, host, int(operation), int(permission))
+
+
+def _loaded(value: StoredAcl) -> Acl:
+    return Acl(
+        ResourceType(value.resource_type),
+        PatternType(value.pattern_type),
+        value.name,
+        value.principal,
+        value.host,
+        Operation(value.operation),
+        Permission(value.permission),
+    )
