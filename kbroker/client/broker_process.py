@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kbroker.client.security import ClientSecurity
 
 READY_PREFIX = "kbroker ready on "
+_SECRET = re.compile(r"password|jaas\.config|keystore\.key$")
+"""Names of settings whose values must not be on a command line, which every user can read."""
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
@@ -45,6 +48,7 @@ class RunningBroker:
 
     - `home` holds the log file, and the data directory unless `data_dir` is given.
     - `command` replaces `python -m kbroker`, for instance by a wrapper.
+    - `config`: settings; those that hold passwords are passed in a file.
     - `env` is added to the environment of the process.
     - `port`: of the first listener, if `config` has the setting listeners; otherwise of --listen.
     - `security`: how to connect, if `config` gives it a listener with TLS or SASL. None: plainly.
@@ -71,6 +75,7 @@ class RunningBroker:
         self.storage, self.state_storage, self.durability = storage, state_storage or storage, durability
         self.config = dict(config or {})
         self.log_file = home / "broker.log"
+        self._secrets_file = home / "secrets.properties"
         self.ready_line = ""
         self.security = security
         self._extra_args, self._command, self._env = list(extra_args), command, env
@@ -109,8 +114,16 @@ class RunningBroker:
         if "listeners" not in self.config:
             args += ["--listen", self.bootstrap]
         for name, value in self.config.items():
-            args += ["--config", f"{name}={value}"]
+            if not _SECRET.search(name):
+                args += ["--config", f"{name}={value}"]
+        if self._secrets():
+            args += ["--config-file", str(self._secrets_file)]
         return args + self._extra_args
+
+    def _secrets(self) -> str:
+        """Lines of a configuration file; empty if there are none."""
+        found = self.config.items()
+        return "".join(f"{name}={value}\n" for name, value in found if _SECRET.search(name))
 
     def start(self) -> None:
         """Returns when connections are accepted. Raises BrokerStartFailed."""
@@ -119,6 +132,9 @@ class RunningBroker:
             self._ended(self._process)  # It ended by itself; its pipe is still open.
         command = [*(self._command or [sys.executable, "-m", "kbroker"]), *self.arguments()]
         env = {**_environment(), **(self._env or {})}
+        if secrets := self._secrets():
+            self._secrets_file.touch(mode=0o600)
+            self._secrets_file.write_text(secrets)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=env

@@ -75,3 +75,20 @@ def test_an_unknown_config_is_a_usage_error() -> None:
     ):
         pass
     assert caught.value.exit_code == 2
+
+
+def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
+    """They are in a file that only its owner reads."""
+    broker = RunningBroker(
+        tmp_path, config={"no.such.password": "canary=1", "num.partitions": "3"}, extra_args=["--adopt"]
+    )
+    secrets = tmp_path / "secrets.properties"
+    arguments = broker.arguments()
+    assert "num.partitions=3" in arguments
+    assert "canary" not in " ".join(arguments)
+    assert arguments[-3:] == ["--config-file", str(secrets), "--adopt"]
+    with pytest.raises(BrokerStartFailed, match=f"{secrets}, line 1: unknown setting 'no.such.password'"):
+        broker.start()
+    assert secrets.read_text() == "no.such.password=canary=1\n"
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    assert "canary" not in broker.logs()
