@@ -45,9 +45,10 @@ def version() -> str:
 
 
 @contextmanager
-def running_kafka(home: Path, config: Mapping[str, str]) -> Iterator[int]:
-    """Start a broker on an empty directory below `home`; yields its port; kills it at the end."""
-    port, controller = free_port(), free_port()
+def running_kafka(home: Path, config: Mapping[str, str], port: int | None = None) -> Iterator[int]:
+    """Start a broker on an empty directory below `home`; yields its port; kills it at the end.
+    `port`: that of its plain listener, where `config` names the listeners."""
+    port, controller = port or free_port(), free_port()
     properties = home / "server.properties"
     properties.write_text(
         "".join(f"{name}={value}\n" for name, value in _settings(home, port, controller, config).items())
