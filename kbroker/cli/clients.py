@@ -14,6 +14,7 @@ import click
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import text_fields
 from kbroker.cli.params import Bootstrap, connect
+from kbroker.client.unreachable import NotAuthenticated
 from kbroker.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class ClientErrors:
         try:
             connect(self._bootstrap).close()
             self._down_since_s = None
+        except NotAuthenticated:
+            raise  # the password was changed, or the user deleted
         except OperatorError:
             if time.monotonic() - down_since_s >= self._patience_s:
                 raise
