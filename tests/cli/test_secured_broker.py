@@ -1,0 +1,115 @@
+"""Every command that connects, against a broker without a plain listener."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.cli import run
+from kbroker.cli.exits import OK, UNREACHABLE
+from kbroker.client.broker_process import RunningBroker, free_port
+from kbroker.client.properties import read_properties
+from kbroker.client.security import ClientSecurity
+
+Secured = Callable[..., tuple[int, str, str]]
+
+COMMANDS = [
+    "topics create orders --partitions 2",
+    "topics list",
+    "topics describe orders",
+    "topics alter orders --partitions 3",
+    "configs set --topic orders retention.ms=86400000",
+    "configs describe --topic orders",
+    "configs delete --topic orders retention.ms",
+    "produce orders {lines}",
+    "consume orders --from earliest -n 2",
+    "consume orders --group audit --from earliest -n 2",
+    "groups list",
+    "groups describe audit",
+    "groups reset-offsets audit --all-topics --to-earliest --execute",
+    "groups delete-offsets audit --topic orders",
+    "groups delete audit",
+    "queues create jobs",
+    "queues send jobs one two",
+    "queues list",
+    "queues describe jobs",
+    "queues peek jobs",
+    "queues pause jobs",
+    "queues resume jobs",
+    "queues export",
+    "share-consume jobs --group jobs -n 1",
+    "share-groups list",
+    "share-groups describe jobs",
+    "dead-letters list dlq.jobs",
+    "dead-letters count dlq.jobs",
+    "dead-letters redrive dlq.jobs --name r",
+    "transactions list",
+    "transactions producers orders",
+    "perf produce --seconds 0.2 --warm-up 0",
+    "perf latency --rate 10 --seconds 0.2 --warm-up 0",
+    "topics delete-records orders --to-end --yes",
+    "queues purge jobs --yes",
+    "queues delete jobs --force --yes",
+    "topics delete orders",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("secured")
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[RunningBroker]:
+    """Its settings and those of its client are the lines that `kbroker tls init` prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr("click.echo", printed.append)
+        assert run(["tls", "init", str(folder / "certificates"), "--client", "alice"]) == OK
+    _, broker_lines, client_lines = "\n".join(printed).split("\n\n")
+    (folder / "client.properties").write_text(client_lines)
+    port = free_port()
+    config = read_properties(broker_lines, "broker")
+    config["listeners"] = config["listeners"].replace("9093", str(port))
+    security = ClientSecurity.of(read_properties(client_lines, "client"))
+    running = RunningBroker(folder, port=port, config=config, security=security)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[str]) -> Secured:
+    """Runs a command line with the client's settings."""
+
+    def call(line: str) -> tuple[int, str, str]:
+        (folder / "lines").write_text("one\ntwo\n")
+        arguments = [each.format(lines=folder / "lines") for each in line.split()]
+        capfd.readouterr()
+        config = str(folder / "client.properties")
+        code = run([*arguments, "-b", broker.bootstrap, "--command-config", config])
+        output = capfd.readouterr()
+        return code, output.out, output.err
+
+    return call
+
+
+def test_all_commands(secured: Secured) -> None:
+    for command in COMMANDS:
+        code, _, errors = secured(command)
+        assert code == OK, f"{command}: {errors}"
+
+
+def test_without_settings(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topics", "list", "-b", broker.bootstrap]) == UNREACHABLE
+    assert "give --command-config with security.protocol" in capsys.readouterr().err
+
+
+def test_the_fixtures_own_requests(broker: RunningBroker, secured: Secured) -> None:
+    broker.create_topic("of-the-fixture")
+    assert broker.client_settings()["security.protocol"] == "SSL"
+    _, out, _ = secured("topics list --json")
+    assert "of-the-fixture" in [topic["name"] for topic in json.loads(out)]
