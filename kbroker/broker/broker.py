@@ -24,7 +24,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.commits.session_clock import SessionClock
-from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics
+from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics, Stores
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
 from kbroker.broker.groups.consumer_groups import ConsumerGroupService, ConsumerGroupServiceStatistics
@@ -175,9 +175,9 @@ class Broker:
         self.unattended = Unattended(self.share_partitions, coordinator.group_ids, coordinator.partitions_of)
         self.held_logs, self.kept_records = self._held_and_kept(coordinator)
         self.share_group_service = self._share_group_service(coordinator, clock)
-        stores = log_store, state_store, *commits
+        stores, floor = Stores(log_store, state_store, *commits), self.disk_floor
         holders, raise_format = self.held_logs.holders, partial(directory.raise_format, COMPACTION_FORMAT)
-        self.log_cleaner = LogCleaner(self.topics, self.config, *stores, holders, raise_format)
+        self.log_cleaner = LogCleaner(self.topics, self.config, stores, floor, holders, raise_format)
         self.consumer_group_service = self._consumer_group_service(clock)
         self.transactions = self._transactions()
         self.security = self._security()

@@ -269,7 +269,7 @@ COMPACTION = Section(
     "Compaction",
     (
         counter("compaction_passes", "", "", "Passes over logs of topics with cleanup.policy=compact."),
-        counter("compaction_read_bytes", "", "", "Bytes that these passes have read."),
+        counter("compaction_read_bytes", "", "", "Bytes that passes have read, those included that failed."),
         counter("compaction_removed_bytes", "", "", "By how much they have made logs smaller."),
         counter("compaction_removed_records", "", "", "Records that they have removed."),
         gauge(

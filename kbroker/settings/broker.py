@@ -270,8 +270,8 @@ BROKER_CONFIGS: Final = by_name(
         default=str(64 << 20),
         minimum=0,
         doc="Disk space that producers must leave free, at most a sixteenth of the disk. Below it the "
-        "broker refuses Produce with KAFKA_STORAGE_ERROR, so that consumers can still acknowledge and "
-        "retention can make room. 0: producers may fill the disk.",
+        "broker refuses Produce with KAFKA_STORAGE_ERROR and compacts nothing, so that consumers can still "
+        "acknowledge and retention can make room. 0: producers may fill the disk.",
     ),
     ConfigDef(
         name="kbroker.payload.check",

@@ -33,12 +33,12 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def options_of(disk: Path, engine: str) -> StartOptions:
+def options_of(disk: Path, engine: str, **config: str) -> StartOptions:
     return StartOptions(
         data_dir=disk / "data",
         storage=engine,
         state_storage=engine,
-        config=BrokerConfig({"log.cleaner.backoff.ms": "3600000"}),
+        config=BrokerConfig({"log.cleaner.backoff.ms": "3600000", **config}),
         listen=("127.0.0.1", 9092),
     )
 
@@ -56,30 +56,96 @@ async def latest(client: Client, topic: object) -> Mapping[str, str | None]:
     return dict((await stored(client, topic)).values())
 
 
+async def fill(client: Client, disk: Path, chooser: random.Random) -> tuple[object, dict[str, str]]:
+    """A log of which nearly everything stays, so that a segment needs about its own size beside it.
+    The first pass is made while there is space. Returns the topic and the values of its keys."""
+    topic = (await client.create_topic("a", configs=CONFIGS)).topic_id
+    values = await write(client, topic, (f"k{number % 100}" for number in range(200)), chooser)
+    await compact(client)
+    assert client.broker.log_cleaner.statistics().passes == 1
+    values |= await write(client, topic, (f"k{number}" for number in range(0, 300, 3)), chooser)
+    return topic, values
+
+
+async def compact_with_room(
+    client: Client, topic: object, values: dict[str, str], chooser: random.Random
+) -> None:
+    values |= await write(client, topic, (f"k{number}" for number in range(0, 300, 50)), chooser)
+    await compact(client)
+    counted = client.broker.log_cleaner.statistics()
+    assert (counted.passes, counted.uncleanable) == (2, 0)
+    assert await latest(client, topic) == values
+
+
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
-async def test_a_pass_waits_for_space(disk: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
-    """All but a few records stay, so a segment needs about its own size beside it. The first pass
-    is made while there is space."""
+async def test_a_pass_leaves_what_producers_must(
+    disk: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below kbroker.disk.min.free.bytes no pass begins."""
     chooser = random.Random(1)
     async with open_broker(options_of(disk, engine)) as broker:
-        client = Client(broker)
-        topic = (await client.create_topic("a", configs=CONFIGS)).topic_id
-        values = await write(client, topic, (f"k{number % 100}" for number in range(200)), chooser)
-        await compact(client)
-        assert broker.log_cleaner.statistics().passes == 1
-        values |= await write(client, topic, (f"k{number}" for number in range(0, 300, 3)), chooser)
+        client, cleaner = Client(broker), broker.log_cleaner
+        topic, values = await fill(client, disk, chooser)
         fill_the_rest(disk)
-        await compact(client)
-        assert "compaction of a-0 has to wait" in caplog.text
-        counted = broker.log_cleaner.statistics()
-        assert (counted.passes, counted.uncleanable) == (1, 0)
+        before = cleaner.statistics().read_bytes
+        for _ in range(2):
+            await compact(client)
+        assert caplog.text.count("compaction of a-0 has to wait: the disk is nearly full") == 1
+        counted = cleaner.statistics()
+        assert (counted.passes, counted.read_bytes, counted.uncleanable) == (1, before, 0)
         assert await latest(client, topic) == values
         os.unlink(disk / "ballast")
         broker.disk_floor.look()  # As it does from time to time, before it lets producers continue.
-        values |= await write(client, topic, (f"k{number}" for number in range(0, 300, 50)), chooser)
-        await compact(client)
-        counted = broker.log_cleaner.statistics()
-        assert (counted.passes, counted.uncleanable) == (2, 0)
-        assert await latest(client, topic) == values
+        await compact_with_room(client, topic, values, chooser)
     async with open_broker(options_of(disk, engine)) as broker:
         assert await latest(Client(broker), topic) == values
+
+
+@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+async def test_a_pass_without_room_is_not_repeated(
+    disk: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each attempt would read the log again. Without a floor the pass begins on the full disk."""
+    chooser = random.Random(1)
+    options = options_of(disk, engine, **{"kbroker.disk.min.free.bytes": "0"})
+    async with open_broker(options) as broker:
+        client, cleaner = Client(broker), broker.log_cleaner
+        topic, values = await fill(client, disk, chooser)
+        fill_the_rest(disk)
+        before = cleaner.statistics().read_bytes
+        await compact(client)
+        assert "compaction of a-0 has to wait" in caplog.text
+        after = cleaner.statistics().read_bytes
+        assert after > before
+        await compact(client)
+        counted = cleaner.statistics()
+        assert (counted.passes, counted.read_bytes, counted.uncleanable) == (1, after, 0)
+        assert await latest(client, topic) == values
+        os.unlink(disk / "ballast")
+        await compact_with_room(client, topic, values, chooser)
+    async with open_broker(options) as broker:
+        assert await latest(Client(broker), topic) == values
+
+
+async def test_a_pass_stops_at_the_floor(disk: Path) -> None:
+    """It begins above the limit. It ends before its new segment is as large as the room above."""
+    chooser = random.Random(1)
+    async with open_broker(options_of(disk, "segment")) as broker:
+        client, cleaner = Client(broker), broker.log_cleaner
+        topic, values = await fill(client, disk, chooser)
+        floor = DISK_BYTES // 16
+        leave_free(disk, floor + (1 << 19))
+        before = cleaner.statistics().read_bytes
+        await compact(client)
+        counted = cleaner.statistics()
+        assert (counted.passes, counted.uncleanable) == (1, 0)
+        assert counted.read_bytes > before
+        assert not broker.disk_floor.is_short, "its new segment is gone"
+        os.unlink(disk / "ballast")
+        await compact_with_room(client, topic, values, chooser)
+
+
+def leave_free(disk: Path, size_bytes: int) -> None:
+    found = os.statvfs(disk)
+    with (disk / "ballast").open("wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, found.f_bavail * found.f_frsize - size_bytes)

@@ -89,7 +89,7 @@ async def test_a_pass_ends_where_nothing_is_left(connect: Connect) -> None:
         async def none_go(_: object) -> None:
             raise AssertionError("there is no marker")
 
-        limits = PassLimits(1 << 20, 1e9)
+        limits = PassLimits(1 << 20, 1e9, client.broker.disk_floor.check_room)
         one = LogPass(partition, client.broker.log_store, client.broker.log_commits, again, limits, none_go)
         with trio.fail_after(10):
             result = await one.run(0, 0)
@@ -159,6 +159,7 @@ async def test_an_aborted_transaction_is_forgotten_also_after_a_full_disk(
                 raise NoSpace("full")
             await commit(changes)
 
+        monkeypatch.setattr("kbroker.broker.compaction.cleaner._NO_ROOM_WAIT_S", 0.0)
         with monkeypatch.context() as broken:
             broken.setattr(commits, "commit", full)
             for _ in range(3):

@@ -2,7 +2,11 @@
 
 Every log.cleaner.backoff.ms it looks at all of them. The log with the highest part of new bytes is
 cleaned first, one at a time, until none is due. A log with a batch that cannot be read is left
-alone until the broker restarts, and counted (`uncleanable`). A full disk lets it wait.
+alone until the broker restarts, and counted (`uncleanable`).
+
+A pass needs room for a segment beside the old one. It takes none of the space that producers must
+leave free (broker/logs/disk_floor.py). A log whose pass had no room waits until more is free than
+before that pass, because each attempt reads the log.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.compaction.log_pass import LogPass, LogRemoved, PassLimits, PassResult
+from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_recovery import can_replay_from, snapshot_changes
 from kbroker.broker.logs.topics import Topic, Topics
@@ -38,12 +43,17 @@ logger = logging.getLogger(__name__)
 
 _LEAST_WAIT_S: Final = 0.01
 """Between two passes over a log, so that one that always fails leaves time for others."""
+_MORE_BYTES: Final = 1 << 20
+_NO_ROOM_WAIT_S: Final = 600.0
+"""A log whose pass had no room waits until so much more is free, or so long: what the pass leaves
+may have become less."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogCleanerStatistics:
     """Counted since the start, except `uncleanable` (logs that cannot be cleaned) and `dirty_ratio`
-    (the highest part of new bytes of a log, when the cleaner last looked)."""
+    (the highest part of new bytes of a log, when the cleaner last looked). `passes` have ended;
+    `read_bytes` is also that of others."""
 
     passes: int = 0
     read_bytes: int = 0
@@ -59,15 +69,27 @@ class _Candidate(NamedTuple):
     settings: CompactionSettings
 
 
+class _NoRoom(NamedTuple):
+    """Of a pass that failed: what was free before it, and when another one may begin anyway."""
+
+    free_bytes: int
+    until_s: float
+
+
+class Stores(NamedTuple):
+    logs: LogStore
+    state: StateStore
+    log_commits: GroupCommit[StampedBatch]
+    state_commits: GroupCommit[Change]
+
+
 class LogCleaner:
     def __init__(
         self,
         topics: Topics,
         config: BrokerConfig,
-        log_store: LogStore,
-        state_store: StateStore,
-        log_commits: GroupCommit[StampedBatch],
-        state_commits: GroupCommit[Change],
+        stores: Stores,
+        disk_floor: DiskFloor,
         holders: Callable[[Partition], Awaitable[Mapping[str, int]]],
         raise_format: Callable[[], None],
     ) -> None:
@@ -75,8 +97,11 @@ class LogCleaner:
         - `raise_format`: has earlier versions of kbroker refuse the data directory"""
         self._raise_format = raise_format
         self._topics, self._config, self._holders = topics, config, holders
-        self._log_store, self._state_store = log_store, state_store
-        self._log_commits, self._state_commits = log_commits, state_commits
+        self._log_store, self._state_store, self._log_commits, self._state_commits = stores
+        self._disk_floor = disk_floor
+        self._no_room: WeakKeyDictionary[Partition, _NoRoom] = WeakKeyDictionary()
+        self._waiting: WeakSet[Partition] = WeakSet()
+        """Their last pass failed, which was logged."""
         self._uncleanable: WeakKeyDictionary[Partition, str] = WeakKeyDictionary()
         self._counts = LogCleanerStatistics()
 
@@ -108,7 +133,9 @@ class LogCleaner:
             pass
         except (KafkaError, NoSpace, StoreFailed) as error:
             if not partition.deleted:
-                logger.warning("compaction of %s has to wait: %s", _name(partition), error)
+                level = logging.DEBUG if partition in self._waiting else logging.WARNING
+                self._waiting.add(partition)
+                logger.log(level, "compaction of %s has to wait: %s", _name(partition), error)
         except CorruptPayload as error:
             self._uncleanable[partition] = str(error)
             logger.error("%s is not compacted any more: %s", _name(partition), error)
@@ -131,7 +158,8 @@ class LogCleaner:
                 with self._errors_of(partition):
                     found = await self._cleanable(topic, partition, settings, now_ms)
                     ratio = max(ratio, found.dirty_ratio)
-                    if done.get(partition, 0.0) <= now_s and found.is_due(settings, now_ms):
+                    may_begin = done.get(partition, 0.0) <= now_s and not self._has_no_room(partition)
+                    if may_begin and found.is_due(settings, now_ms):
                         due.append(_Candidate(partition, found, settings))
         self._counts = replace(self._counts, dirty_ratio=ratio)
         return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
@@ -158,11 +186,19 @@ class LogCleaner:
             return partition.high_watermark
         return min((partition.high_watermark, *(await self._holders(partition)).values()))
 
+    def _has_no_room(self, partition: Partition) -> bool:
+        last = self._no_room.get(partition)
+        if last is None or trio.current_time() >= last.until_s:
+            return False
+        return self._disk_floor.free_bytes() < last.free_bytes + _MORE_BYTES
+
     async def _clean(self, chosen: _Candidate) -> None:
         partition = chosen.partition
+        self._disk_floor.check_room()
         limits = PassLimits(
             self._config["log.cleaner.dedupe.buffer.size"],
             self._config["log.cleaner.io.max.bytes.per.second"],
+            self._disk_floor.check_room,
         )
         one = LogPass(
             partition,
@@ -173,11 +209,25 @@ class LogCleaner:
             partial(self._before_markers_go, partition),
         )
         await self._state_commits.perform(self._raise_format)
-        result = await one.run(wall_clock_ms(), chosen.settings.delete_retention_ms)
+        result = await self._run(one, partition, chosen.settings.delete_retention_ms)
         if not partition.deleted:
             key = CleanedKey(*partition.log).encode()
             await self._state_commits.commit([(key, Cleaned(result.cleaned_to).encode())])
         self._report(partition, result)
+
+    async def _run(self, one: LogPass, partition: Partition, delete_retention_ms: int) -> PassResult:
+        free_bytes = self._disk_floor.free_bytes()
+        try:
+            result = await one.run(wall_clock_ms(), delete_retention_ms)
+        except NoSpace:
+            self._no_room[partition] = _NoRoom(free_bytes, trio.current_time() + _NO_ROOM_WAIT_S)
+            self._disk_floor.look()  # What the pass had written is gone.
+            raise
+        finally:
+            self._counts = replace(self._counts, read_bytes=self._counts.read_bytes + one.read_bytes)
+        self._no_room.pop(partition, None)
+        self._waiting.discard(partition)
+        return result
 
     async def _before_markers_go(self, partition: Partition, markers: Sequence[int]) -> None:
         """Durable on return, before the markers of these offsets go:
@@ -206,7 +256,6 @@ class LogCleaner:
         self._counts = replace(
             counts,
             passes=counts.passes + 1,
-            read_bytes=counts.read_bytes + result.read_bytes,
             removed_bytes=counts.removed_bytes + result.bytes_before - result.bytes_after,
             removed_records=counts.removed_records + result.removed_records,
         )

@@ -49,7 +49,6 @@ class PassResult(NamedTuple):
     `bytes_after`: sizes of the segments of the pass."""
 
     cleaned_to: int
-    read_bytes: int
     bytes_before: int
     bytes_after: int
     removed_records: int
@@ -58,10 +57,13 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassLimits:
-    """`map_bytes`: memory for the offset map. `bytes_per_second`: what a pass reads, at most."""
+    """- `map_bytes`: memory for the offset map
+    - `bytes_per_second`: what a pass reads, at most
+    - `check_room`: raises NoSpace if a pass must write no more"""
 
     map_bytes: int
     bytes_per_second: float
+    check_room: Callable[[], None]
 
 
 class _Step(NamedTuple):
@@ -82,7 +84,9 @@ class LogPass:
         limits: PassLimits,
         before_markers_go: Callable[[Sequence[int]], Awaitable[None]],
     ) -> None:
-        """`before_markers_go` gets the offsets of markers whose transaction has no batch left."""
+        """`before_markers_go` gets the offsets of markers whose transaction has no batch left.
+
+        `read_bytes`: so far."""
         self._before_markers_go = before_markers_go
         self._partition, self._store, self._commits = partition, store, commits
         self._log = partition.log
@@ -90,7 +94,7 @@ class LogPass:
         dirty_offsets = cleanable.end_offset - cleanable.first_dirty
         self._latest = OffsetMap(limits.map_bytes, dirty_offsets)
         self._latest.end_offset = cleanable.first_dirty
-        self._read_bytes = 0
+        self.read_bytes = 0
         self._rewritten = 0
 
     async def run(self, now_ms: int, delete_retention_ms: int) -> PassResult:
@@ -112,7 +116,6 @@ class LogPass:
         after = {each.base_offset: each.size_bytes for each in self._partition.segments()}
         return PassResult(
             self._latest.end_offset,
-            self._read_bytes,
             sum(each.size_bytes for each in segments),
             sum(after.get(each.base_offset, 0) for each in segments),
             cleaning.removed_records,
@@ -209,6 +212,7 @@ class LogPass:
             offset = step.end_offset
 
     async def _write(self, replacement: Replacement, step: _Step) -> None:
+        self._limits.check_room()
         await self._beside(replacement, lambda: replacement.add(step.end_offset, step.batches))
 
     async def _beside(self, replacement: Replacement, call: Callable[[], None]) -> None:
@@ -222,14 +226,14 @@ class LogPass:
     # ----------------------------------------------------------------------------------------------
 
     async def _step(self, work: Callable[[], Answer]) -> Answer:
-        began_s, before = perf_counter(), self._read_bytes
+        began_s, before = perf_counter(), self.read_bytes
         try:
             answer = await trio.to_thread.run_sync(work, limiter=_thread)
         except KeyError as error:
             raise LogRemoved from error
         took_s = perf_counter() - began_s
         wait_s = took_s / _MOST_OF_THE_TIME - took_s
-        read_bytes = self._read_bytes - before
+        read_bytes = self.read_bytes - before
         await trio.sleep(max(wait_s, read_bytes / self._limits.bytes_per_second - took_s))
         return answer
 
@@ -242,7 +246,7 @@ class LogPass:
             for position, header in iter_headers(view):
                 if not crc_is_valid(view, position, header):
                     raise CorruptPayload(f"the batch at offset {header.base_offset} is damaged")
-                self._read_bytes += header.size_bytes
+                self.read_bytes += header.size_bytes
                 yield view, position, header
                 covered = position + header.size_bytes
             if covered < len(view):

@@ -3,7 +3,7 @@
 An acknowledgement, a dead letter and a record kept beside the log are writes, too. If producers
 took the last byte of the disk, no job could be acknowledged, so no segment of a work queue could be
 removed, and nothing would ever become free. Below the floor the broker refuses Produce with
-KAFKA_STORAGE_ERROR, and everything else continues.
+KAFKA_STORAGE_ERROR, and the cleaner of compacted topics writes no more. Everything else continues.
 
 The files of some engines do not shrink. The room that removed records have left in them counts as
 well: below the floor, it is all that retention can make.
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,20 @@ class DiskFloor:
             "the broker's disk is nearly full (kbroker.disk.min.free.bytes): records are refused until "
             "there is more room",
         )
+
+    def check_room(self) -> None:
+        """Look. Raises NoSpace below the floor: for writes that can wait as producers do."""
+        self.look()
+        if self.is_short:
+            raise NoSpace("the disk is nearly full (kbroker.disk.min.free.bytes)")
+
+    def free_bytes(self) -> int:
+        """What is free on the disk and in the engine's files; 0 if they cannot say."""
+        try:
+            disk = os.statvfs(self._directory)
+            return disk.f_bavail * disk.f_frsize + self._reusable_bytes()
+        except (OSError, StoreFailed):
+            return 0
 
     async def run(self) -> None:
         while self._least_bytes:
