@@ -337,10 +337,12 @@ def build_batch(
     base_offset: int = 0,
     leader_epoch: int = 0,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     producer: ProducerInfo = NO_PRODUCER,
     attributes: int = 0,
 ) -> bytes:
-    """A batch with the given records (at least one) at consecutive offsets from `base_offset`."""
+    """A batch with the given records (at least one) at consecutive offsets from `base_offset`.
+    `level`: of compress()."""
     body: list[Buffer] = []
     count = 0
     base_timestamp_ms = max_timestamp_ms = NO_TIMESTAMP
@@ -352,7 +354,7 @@ def build_batch(
         add_record(
             body, record, timestamp_delta=record.timestamp_ms - base_timestamp_ms, offset_delta=count - 1
         )
-    payload = compress(codec, b"".join(body))
+    payload = compress(codec, b"".join(body), level=level)
     times = base_timestamp_ms, max_timestamp_ms
     return _with_header(payload, count, base_offset, leader_epoch, attributes | codec, times, producer)
 

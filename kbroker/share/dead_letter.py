@@ -113,11 +113,18 @@ def pack(letters: Iterable[Record], max_bytes: int) -> list[list[Record]]:
     return batches
 
 
-def encode(batch: Sequence[Record], max_bytes: int) -> bytearray:
-    """The batch as it is stored. One that would be larger than `max_bytes` is compressed, unless
-    readers would refuse to decompress so much."""
+def encode(
+    batch: Sequence[Record], max_bytes: int, codec: Codec | None = None, level: int | None = None
+) -> bytearray:
+    """The batch as it is stored. `codec` and `level`: of its topic (compression.type). Without a
+    codec only a batch that would be larger than `max_bytes` is compressed. One that readers would
+    refuse to decompress never is."""
     plain = build_batch(batch)
-    if max_bytes < len(plain) <= HEADER_SIZE + DEFAULT_MAX_BYTES:
+    if len(plain) > HEADER_SIZE + DEFAULT_MAX_BYTES or codec is Codec.NONE:
+        return bytearray(plain)
+    if codec is not None:
+        return bytearray(build_batch(batch, codec=codec, level=level))
+    if len(plain) > max_bytes:
         plain = min(plain, build_batch(batch, codec=Codec.ZSTD), key=len)
     return bytearray(plain)
 

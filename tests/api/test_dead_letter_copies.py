@@ -15,13 +15,14 @@ from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import StoreFailed
-from kbroker.formats.batches import HEADER_SIZE, Record, build_batch
+from kbroker.formats.batches import HEADER_SIZE, Record, build_batch, iter_headers
 from kbroker.formats.compression import Codec
 from kbroker.storage.spi import LogId
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (
     COPY,
     ENABLED,
+    QUEUE,
     all_done,
     batches_of,
     counters_of,
@@ -133,6 +134,27 @@ def build_batch_of_times(times: Sequence[int]) -> bytes:
     batch = bytearray(build_batch([Record(0, each - times[0], None, None) for each in times]))
     batch[27:43] = struct.pack(">qq", times[0], 0)
     return reframed(bytes(batch), bytes(batch[HEADER_SIZE:]))
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("copies", ["true", "false"])
+async def test_letters_in_the_codec_of_their_topic(
+    connect: Connect, every_engine: str, name: str, copies: str
+) -> None:
+    """compression.type, as for produced batches."""
+    async with connect(every_engine) as client:
+        queue = {**ENABLED, "compression.type": name, "max.message.bytes": "2000"}
+        key = await prepare_dead_letters(client, queue=queue, configs={COPY: copies})
+        await produce(client, Record(0, 1000, b"k0", b"v0"), Record(0, 1001, b"k1", b"large " * 1000))
+        await reject(client, key, 0, 1)
+        await all_done(client)
+        expected = [(b"k0", b"v0"), (b"k1", b"large " * 1000)] if copies == "true" else [(None, None)] * 2
+        assert [(each.key, each.value) for each in letters_of(client)] == expected
+        assert offsets_of(letters_of(client)) == [0, 1]
+        codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+        partition = client.partition(QUEUE)
+        views = partition.read_now(0, max_bytes=1 << 20, end_offset=partition.high_watermark)
+        assert {header.codec_id for view in views for _, header in iter_headers(view)} == {codec}
 
 
 async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:

@@ -15,8 +15,9 @@ import pytest
 from kbroker.cli.dead_letters.choice import CAUSES as cli_causes
 from kbroker.cli.exits import OK, REFUSED, USAGE
 from kbroker.client import admin
-from kbroker.client.topic_logs import bounds
+from kbroker.client.topic_logs import bounds, read_batches
 from kbroker.formats.batches import Record
+from kbroker.formats.compression import Codec
 from kbroker.redrive.dead_letters import CAUSES as client_causes
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
@@ -251,6 +252,23 @@ def test_a_record_that_came_compressed_goes_back_compressed(
     done = command("dead-letters", "redrive", letters, "--name", "r", "--json")
     assert (done.code, done.json["problems"]) == (OK, [])
     assert sum(redriven(broker, topic, "r").values()) == 10
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "lz4"])
+def test_records_go_back_in_the_codec_of_their_topic(
+    broker: RunningBroker, command: Command, topic: str, name: str
+) -> None:
+    letters = fill(broker, topic, 3)
+    command("configs", "set", "--topic", topic, f"compression.type={name}")
+    done = command("dead-letters", "redrive", letters, "--name", "r", "--json")
+    assert (done.code, done.json["sent"]) == (OK, 9)
+    codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+    with broker.connect() as connection:
+        (found,) = admin.topics(connection, [topic])
+        for partition, span in bounds(connection, found).items():
+            batches = list(read_batches(connection, found, partition, 3, span.end_offset))
+            assert {header.codec_id for header, _, _ in batches} == {codec}
+    assert sum(redriven(broker, topic, "r").values()) == 9
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])

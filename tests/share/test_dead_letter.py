@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.formats.batches import Record, build_batch, encoded_size, iter_records
+from kbroker.formats.batches import Record, build_batch, encoded_size, iter_records, read_header
+from kbroker.formats.compression import Codec
 from kbroker.share.dead_letter import (
     MESSAGES,
     Contents,
@@ -136,6 +137,26 @@ def test_a_letter_that_does_not_fit_is_compressed() -> None:
     assert encode([noise], 100) == build_batch([noise])
     huge = Record(0, 1, None, bytes((64 << 20) + 1))
     assert len(encode([huge], 1_048_588)) > 64 << 20
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_letters_in_the_codec_of_their_topic(codec: Codec) -> None:
+    """Also one that does not fit, unless readers would refuse to decompress so much."""
+    letters = [Record(number, number, b"k", b"value " * 50) for number in range(5)]
+    for max_bytes in (1_048_588, 100):
+        encoded = encode(letters, max_bytes, codec)
+        assert read_header(encoded).codec_id == codec
+        assert [each._replace(offset=0) for each in iter_records(encoded)] == [
+            each._replace(offset=0) for each in letters
+        ]
+    huge = Record(0, 1, None, bytes((64 << 20) + 1))
+    assert read_header(encode([huge], 1_048_588, codec)).codec_id == Codec.NONE
+
+
+def test_the_level_of_the_codec() -> None:
+    text = b"".join(b"order %d of customer %d; " % (n, n * n % 1009) for n in range(2000))
+    sizes = [len(encode([Record(0, 1, None, text)], 1 << 20, Codec.GZIP, level)) for level in (1, 9)]
+    assert sizes[1] < sizes[0] < len(text)
 
 
 @given(sources, st.integers(-(1 << 62), 1 << 62), st.integers(0, 1 << 30))

@@ -179,8 +179,9 @@ def without_key(
 async def encode_letters(
     rules: BatchRules, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
 ) -> list[EncodedBatch]:
-    """One dead letter for each record, in batches as large as the topic allows. A larger letter
-    gets a compressed batch of its own. Runs in a thread if there are records to copy."""
+    """One dead letter for each record, in batches as large as the topic allows, in the codec that
+    it asks for. A larger letter gets a batch of its own, compressed unless the topic forbids it.
+    Runs in a thread if there are records to copy, or batches to compress."""
     now_ms, max_bytes = wall_clock_ms(), min(rules.max_message_bytes, rules.segment_bytes)
 
     def letter_at(origin: Origin) -> Record:
@@ -191,11 +192,15 @@ async def encode_letters(
 
     def work() -> list[EncodedBatch]:
         return [
-            EncodedBatch(encode(batch, max_bytes), tuple(letter.offset for letter in batch))
+            EncodedBatch(
+                encode(batch, max_bytes, rules.codec, rules.codec_level),
+                tuple(letter.offset for letter in batch),
+            )
             for batch in pack(map(letter_at, origins), max_bytes)
         ]
 
-    return await trio.to_thread.run_sync(work, limiter=_threads) if records else work()
+    takes_long = bool(records or rules.codec)
+    return await trio.to_thread.run_sync(work, limiter=_threads) if takes_long else work()
 
 
 class CannotCopy(Exception):
