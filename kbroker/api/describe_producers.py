@@ -60,7 +60,7 @@ def _producer(producer: Producer) -> Message:
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
         "last_sequence": producer.batches[-1].last_sequence if producer.batches else -1,
-        "last_timestamp": producer.timestamp_ms,
+        "last_timestamp": producer.last_timestamp_ms,
         "coordinator_epoch": producer.coordinator_epoch,
         "current_txn_start_offset": producer.open_from,
     }

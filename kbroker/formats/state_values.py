@@ -138,6 +138,8 @@ class Producer(NamedTuple):
     - `coordinator_epoch`: of its last marker; -1: none
     - `open_from`: the first offset of its open transaction; -1: none
     - `marked_ms`: when its last marker was written, which may have dropped its batches; -1: never
+
+    `newest_ms`: the greatest timestamp in its last batch or marker; None: it was not stored.
     """
 
     producer_id: int
@@ -146,17 +148,25 @@ class Producer(NamedTuple):
     coordinator_epoch: int = -1
     open_from: int = -1
     marked_ms: int = -1
+    newest_ms: int | None = None
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """As Kafka describes it."""
+        return self.timestamp_ms if self.newest_ms is None else self.newest_ms
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was last used."""
+        """When it was last used, by the broker's clock."""
         return max(self.marked_ms, self.batches[-1].timestamp_ms) if self.batches else self.marked_ms
 
     @property
     def stored(self) -> tuple[object, ...]:
-        """As in a snapshot: an idempotent producer has three members only."""
-        is_transactional = self[3:] != (-1, -1, -1)
-        return self if is_transactional else self[:3]
+        """As in a snapshot: an idempotent producer has three members only, as version 0.1.0
+        expects."""
+        if self[3:6] == (-1, -1, -1):
+            return self[:3]
+        return self[:6] if self.newest_ms is None else self
 
 
 @dataclass(frozen=True, slots=True)

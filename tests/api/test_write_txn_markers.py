@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.formats.state import ProducerSnapshotKey
 from kbroker.formats.transactions import MarkerType
 from tests.api.conftest import Client, Connect, versions
 from tests.api.transaction_clients import HANGING, begin, describe, end, log_of, producers
@@ -273,6 +274,42 @@ async def test_producers_after_a_restart(connect: Connect, engine: str) -> None:
         assert client.partition("a").producers is None
         after = (await producers(client)).active_producers
         assert sorted(map(repr, after)) == sorted(map(repr, before))
+
+
+async def last_timestamps(client: Client, topic: str = "a") -> dict[int, int]:
+    return {
+        each.producer_id: each.last_timestamp for each in (await producers(client, topic)).active_producers
+    }
+
+
+async def test_the_last_timestamp_of_a_producer(connect: Connect, every_engine: str) -> None:
+    """That of its last batch or marker, as in Kafka, and not the time of the append. A restart
+    changes nothing, and neither does the loss of the snapshot."""
+    began_ms = wall_clock_ms()
+    async with connect(every_engine) as client:
+        await client.create_topic("a")
+        log = await log_of(client)
+        for timestamp_ms in (7000, 4000):
+            await log.send(HANGING, timestamp_ms=timestamp_ms)
+            assert await last_timestamps(client) == {HANGING: timestamp_ms}
+    async with connect(every_engine) as client:
+        assert await last_timestamps(client) == {HANGING: 4000}
+        partition = client.partition("a")
+        snapshots = list(client.broker.state_store.scan(ProducerSnapshotKey(*partition.log, 0).encode()[:-8]))
+        assert snapshots
+        await client.broker.state_commits.commit([(key, None) for key, _ in snapshots])
+        partition.producers = None
+        assert await last_timestamps(client) == {HANGING: 4000}
+        await abort(client)
+        assert began_ms <= (await last_timestamps(client))[HANGING] <= wall_clock_ms()
+
+
+async def test_the_last_timestamp_where_the_broker_stamps(connect: Connect) -> None:
+    began_ms = wall_clock_ms()
+    async with connect() as client:
+        await client.create_topic("a", configs={"message.timestamp.type": "LogAppendTime"})
+        await (await log_of(client)).send(HANGING, timestamp_ms=4000)
+        assert began_ms <= (await last_timestamps(client))[HANGING] <= wall_clock_ms()
 
 
 async def test_producers_of_an_unknown_partition(connect: Connect) -> None:

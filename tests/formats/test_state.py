@@ -383,6 +383,12 @@ def test_a_transactional_producer_has_more_members() -> None:
     encoded = b'{"producers":[[5,1,[],3,12,900]]}'
     assert ProducerSnapshot((producer,)).encode() == encoded
     assert ProducerSnapshot.decode(encoded) == ProducerSnapshot((producer,))
+    newer = producer._replace(newest_ms=800)
+    encoded = b'{"producers":[[5,1,[],3,12,900,800]]}'
+    assert ProducerSnapshot((newer,)).encode() == encoded
+    assert ProducerSnapshot.decode(encoded) == ProducerSnapshot((newer,))
+    idempotent = Producer(5, 1, (), newest_ms=800)
+    assert ProducerSnapshot((idempotent,)).encode() == b'{"producers":[[5,1,[]]]}'
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ class Partition(ReadablePartition):
         if has_producer and self.producers is not None:
             if marker is None:
                 self.has_transactions = self.has_transactions or header.is_transactional
-                self.producers.append(header, base_offset, now_ms)
+                self.producers.append(header, base_offset, now_ms, max_timestamp_ms)
             else:
                 self.producers.append_marker(header, marker, base_offset, now_ms)
         self._in_flight.append(in_flight)

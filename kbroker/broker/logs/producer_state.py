@@ -174,8 +174,9 @@ class ProducerStates:
         if before is None or before.producer_epoch < header.producer_epoch:
             coordinator_epoch = -1 if before is None else before.coordinator_epoch
             self._entries[header.producer_id] = Producer(
-                header.producer_id, header.producer_epoch, (), coordinator_epoch, marked_ms=timestamp_ms
-            )
+                header.producer_id, header.producer_epoch, (), coordinator_epoch, -1, timestamp_ms,
+                header.max_timestamp_ms,
+            )  # fmt: skip
 
     def _mark(self, header: BatchHeader, marker: Marker, timestamp_ms: int) -> None:
         """A new epoch has no batches: the next one begins at sequence 0."""
@@ -183,12 +184,12 @@ class ProducerStates:
         before = self._entries.get(producer_id)
         batches = before.batches if before is not None and before.producer_epoch == epoch else ()
         self._entries[producer_id] = Producer(
-            producer_id, epoch, batches, marker.coordinator_epoch, marked_ms=timestamp_ms
+            producer_id, epoch, batches, marker.coordinator_epoch, -1, timestamp_ms, header.max_timestamp_ms
         )
 
-    def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
+    def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int, newest_ms: int) -> None:
         """Record an append that `check` accepted; it is confirmed or undone later.
-        `timestamp_ms`: the time of the append."""
+        `timestamp_ms`: the time of the append. `newest_ms`: the stored batch's greatest one."""
         producer_id = header.producer_id
         before = self._entries.get(producer_id)
         self._unsettled.append(
@@ -196,20 +197,27 @@ class ProducerStates:
         )
         if self._refused:
             self._refused.pop(producer_id, None)
-        self.replay(header, base_offset, timestamp_ms)
+        self._add(header, base_offset, timestamp_ms, newest_ms)
 
     def replay(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
         """Record a batch that is in the log already. One without records is what compaction left of
         a transaction that has ended, and its marker may be gone."""
+        self._add(header, base_offset, timestamp_ms, header.max_timestamp_ms)
+
+    def _add(self, header: BatchHeader, base_offset: int, timestamp_ms: int, newest_ms: int) -> None:
         entry = self._entries.get(header.producer_id)
         last_offset = base_offset + header.last_offset_delta
         batch = ProducerBatch(
             header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms
         )
         earlier = entry.batches if entry is not None and entry.producer_epoch == header.producer_epoch else ()
-        more = (-1, -1, -1) if entry is None else entry[3:]
+        more = (-1, -1, -1) if entry is None else entry[3:6]
         found = Producer(
-            header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:], *more
+            header.producer_id,
+            header.producer_epoch,
+            (*earlier, batch)[-REMEMBERED_BATCHES:],
+            *more,
+            newest_ms,
         )
         if header.is_transactional and found.open_from < 0 and header.record_count:
             found = found._replace(open_from=base_offset)

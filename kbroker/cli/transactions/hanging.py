@@ -126,5 +126,5 @@ def _row(at: TopicPartition, found: Producer, now_ms: int) -> tuple[str | int | 
         found.producer_id,
         found.producer_epoch,
         time_text(found.last_timestamp_ms),
-        age_text(now_ms - found.last_timestamp_ms),
+        age_text(max(0, now_ms - found.last_timestamp_ms)),
     )

@@ -55,12 +55,6 @@ KNOWN: Sequence[Difference] = (
         "txn_markers.markers_of_nothing",
     ),
     Difference(
-        "DIF-57",
-        r"\.describe_producers\..*\.last_timestamp$",
-        lambda theirs, ours: isinstance(theirs, int) and ours == "now",
-        "txn_markers.* compaction_*",
-    ),
-    Difference(
         "DIF-58",
         r"^0\.share_fetch\.responses.*\.(records|acquired_records\[0\]\.(first|last)_offset)$",
         any_of(
