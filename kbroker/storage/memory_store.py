@@ -48,9 +48,16 @@ class _Segment:
     def empty(cls, offset: int) -> _Segment:
         return cls(offset, offset)
 
-    def must_roll(self, size_bytes: int, settings: LogSettings, now_ms: int) -> bool:
-        too_large = self.size_bytes + size_bytes > settings.segment_bytes
-        return bool(self.batches) and (too_large or now_ms - self.first_write_ms >= settings.segment_ms)
+    def must_roll(self, batch: StampedBatch, settings: LogSettings, now_ms: int) -> bool:
+        """Kafka's rule: before a batch that would make the segment too large, or whose time is too
+        far from that of the first one. Without such a time the broker's clock decides."""
+        if not self.batches:
+            return False
+        if self.size_bytes + len(batch.data) > settings.segment_bytes:
+            return True
+        if (first_ms := self.batches[0].max_timestamp_ms) >= 0:
+            return batch.max_timestamp_ms - first_ms > settings.segment_ms
+        return now_ms - self.first_write_ms > settings.segment_ms
 
     def append(self, batch: StampedBatch, now_ms: int) -> None:
         if not self.batches:
@@ -154,7 +161,7 @@ class MemoryLogStore(LogStore):
         states = [self._logs[batch.log] for batch in batches]
         for batch, state in zip(batches, states, strict=True):
             assert batch.base_offset >= state.segments[-1].end_offset, "the offsets of a log must rise"
-            if state.segments[-1].must_roll(len(batch.data), state.settings, now_ms):
+            if state.segments[-1].must_roll(batch, state.settings, now_ms):
                 state.segments.append(_Segment.empty(batch.base_offset))
             state.segments[-1].append(batch._replace(data=bytes(batch.data)), now_ms)
 

@@ -66,7 +66,9 @@ class SegmentInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """When a log rolls to a new segment: Kafka's topic configs segment.bytes and segment.ms."""
+    """When a log rolls to a new segment: Kafka's topic configs segment.bytes and segment.ms. The
+    age of a segment is the time of the next batch less that of its first one (if that is -1, the
+    broker's clock less the time of the first write)."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000

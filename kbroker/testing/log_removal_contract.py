@@ -57,6 +57,34 @@ class LogRemovalContract(OpenedEngine[LogStore, LogReader]):
         assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
         check_segments(store)
 
+    def test_records_times_decide_about_their_segment(self, store: LogStore, directory: Path) -> None:
+        """As in Kafka: the age of a segment begins with the time of its first batch, whatever the
+        broker's clock says. Without that time, the clock decides."""
+        store.create(LOG, LogSettings(segment_ms=1000))
+        store.write([batch(0, timestamp_ms=5000), batch(1, timestamp_ms=6000)], now_ms=0)
+        store.write([batch(2, timestamp_ms=0)], now_ms=100_000)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0]
+        late = [batch(3, timestamp_ms=6001), batch(4, timestamp_ms=7001), batch(5, timestamp_ms=7002)]
+        store.write(late, now_ms=100_000)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 3, 5]
+        store.write([batch(6, timestamp_ms=-1)], now_ms=200_000)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 3, 5]
+        with self.reopened(store, directory) as again:
+            again.create(LOG, LogSettings(segment_ms=1000))
+            again.write([batch(7, timestamp_ms=8002)], now_ms=300_000)
+            assert [segment.base_offset for segment in again.segments(LOG)] == [0, 3, 5]
+            again.write([batch(8, timestamp_ms=8003)], now_ms=300_000)
+            assert [segment.base_offset for segment in again.segments(LOG)] == [0, 3, 5, 8]
+            check_segments(again)
+
+    def test_the_clock_decides_where_records_have_no_time(self, store: LogStore) -> None:
+        store.create(LOG, LogSettings(segment_ms=1000))
+        for offset, now_ms in enumerate((0, 1000, 1001)):
+            store.write([batch(offset, timestamp_ms=-1)], now_ms=now_ms)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+        store.write([batch(3, timestamp_ms=9_000_000)], now_ms=2001)
+        assert [segment.base_offset for segment in store.segments(LOG)] == [0, 2]
+
     def test_an_empty_segment_does_not_roll(self, store: LogStore) -> None:
         store.create(LOG, LogSettings(segment_bytes=10, segment_ms=1))
         store.write([batch(0)], now_ms=1_000_000)

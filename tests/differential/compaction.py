@@ -6,8 +6,7 @@
     log.clean()                         # a pass over all of it, which has ended
     log.show()                          # a step: every batch with its header, as a fetch returns it
 
-A segment ends when it is full: `cut` adds a record of the key "fill" that leaves no room. Brokers
-differ in whose clock ends a segment that is old.
+A segment ends when it is full: `cut` adds a record of the key "fill" that leaves no room.
 
 No log is due with the dirty ratio 1, so no pass runs by itself. `clean` lowers the ratio until the
 pass has ended. Kafka cleans a log in one piece, kbroker segment by segment in their order: the last

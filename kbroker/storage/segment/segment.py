@@ -60,6 +60,8 @@ from kbroker.storage.spi import SegmentInfo, StampedBatch
 logger = logging.getLogger(__name__)
 
 FOLLOWS = "follows"
+ANY_TIME_MS, NO_TIME_MS = 1 << 64, -1 << 64
+"""Of Segment.latest_ms: it takes every batch, or none."""
 
 _SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy"}
 _LENGTH = struct.Struct("<Q")
@@ -305,22 +307,20 @@ class Segment:
     def append(self, batches: Iterable[StampedBatch], now_ms: int) -> None:
         """Make batches visible whose bytes were written after the last one."""
         if self.first_write_ms is None:
-            self.first_write_ms = self._age_begins_ms(now_ms)
+            self.first_write_ms = now_ms
         add = self._index.add  # type: ignore[union-attr]
         for batch in batches:
             add(batch.base_offset, batch.last_offset, len(batch.data), batch.max_timestamp_ms)
 
-    def _age_begins_ms(self, now_ms: int) -> int:
-        """When the first batch was written. After a restart its timestamp is used instead, as in
-        Kafka."""
-        index = self.index
-        return min(now_ms, index.newest_ms[0]) if len(index) and index.newest_ms[0] >= 0 else now_ms
-
-    def is_due(self, now_ms: int, segment_ms: int) -> bool:
-        """Whether the segment has batches and is too old to take more."""
+    def latest_ms(self, first_ms: int, segment_ms: int, now_ms: int) -> int:
+        """The greatest time of a batch that the segment still takes. As in Kafka, its age begins
+        with `first_ms`, the time of its first batch. Without one (-1) it begins with the write or,
+        after a restart, with the first call."""
+        if first_ms >= 0:
+            return first_ms + segment_ms
         if self.first_write_ms is None:
-            self.first_write_ms = self._age_begins_ms(now_ms)
-        return now_ms - self.first_write_ms >= segment_ms
+            self.first_write_ms = now_ms
+        return NO_TIME_MS if now_ms - self.first_write_ms > segment_ms else ANY_TIME_MS
 
     def shorten(self, fd: int) -> None:
         """Sealing, first part: cut the file to its content. On disk on return."""

@@ -20,7 +20,13 @@ from pathlib import Path
 
 from kbroker.formats.batches import Buffer
 from kbroker.storage.files import MAX_BUFFERS, Files, after
-from kbroker.storage.segment.segment import OpenHandles, Segment, create_segment, segment_path
+from kbroker.storage.segment.segment import (
+    ANY_TIME_MS,
+    OpenHandles,
+    Segment,
+    create_segment,
+    segment_path,
+)
 from kbroker.storage.spi import LogId, LogSettings, StampedBatch
 
 _ZEROS = memoryview(bytes(1 << 16))
@@ -97,21 +103,23 @@ class PlannedWrite:
         index = active.index
         size = index.size_bytes
         end_offset = index.next_offset or active.base_offset
-        segment_bytes = log.settings.segment_bytes
+        segment_bytes, segment_ms = log.settings.segment_bytes, log.settings.segment_ms
         run = _Run(log, active, size)
-        roll = (
-            active.is_due(self._now_ms, log.settings.segment_ms)
-            if size
-            else batches[0].base_offset != active.base_offset
-        )
+        roll, latest_ms = False, ANY_TIME_MS
+        if size:
+            latest_ms = active.latest_ms(index.newest_ms[0], segment_ms, self._now_ms)
+        else:
+            roll = batches[0].base_offset != active.base_offset
         for batch in batches:
-            length = len(batch.data)
+            length, time_ms = len(batch.data), batch.max_timestamp_ms
             assert batch.base_offset >= end_offset, "the offsets of a log must rise"
-            if roll or (size and size + length > segment_bytes):
+            if roll or (size and (size + length > segment_bytes or time_ms > latest_ms)):
                 if run.batches:
                     self._runs.append(run)
                 run = _Run(log, None, 0, end_offset)
                 roll, size = False, 0
+            if not size:
+                latest_ms = time_ms + segment_ms if time_ms >= 0 else ANY_TIME_MS
             run.batches.append(batch)
             run.buffers.append(batch.data)
             run.size_bytes += length

@@ -53,9 +53,14 @@ def engine(request: pytest.FixtureRequest) -> str:
     return require_engine(request.param)
 
 
-def batch(sequence: int = -1, producer_id: int = -1, *, count: int = 1) -> bytes:
+NOW_MS = 1_700_000_000_000
+LATER_MS = NOW_MS + 8 * 86_400_000
+"""Records of this time are in another segment than those of NOW_MS."""
+
+
+def batch(sequence: int = -1, producer_id: int = -1, *, count: int = 1, timestamp_ms: int = NOW_MS) -> bytes:
     producer = ProducerInfo(producer_id, 0, sequence) if producer_id >= 0 else ProducerInfo()
-    return build_batch([Record(0, 1_700_000_000_000, None, b"x" * 50)] * count, producer=producer)
+    return build_batch([Record(0, timestamp_ms, None, b"x" * 50)] * count, producer=producer)
 
 
 def damaged(data: bytes, at: int) -> bytes:
@@ -495,7 +500,8 @@ class TestReplays:
         lives.write(log, 3, damaged(batch(3, P), at))
         lives.write(log, 4, batch(0, Q))
         async with lives.life() as partition:
-            await fill_plain(partition, 2)
+            for _ in range(2):  # The damage is not in the last segment, whose end a start cuts.
+                await append_plain(partition, LATER_MS)
             lives.crash()
         async with lives.life() as partition:
             assert partition.high_watermark == 7
@@ -571,10 +577,11 @@ class TestReplays:
             assert partition.high_watermark == 4
 
 
-async def append_plain(partition: Partition) -> int:
+async def append_plain(partition: Partition, timestamp_ms: int = NOW_MS) -> int:
     """Without loading the producers, unlike a request."""
     done = trio.Event()
-    appended = partition.append(batch(), wall_clock_ms(), lambda _: done.set())
+    data = batch(timestamp_ms=timestamp_ms)
+    appended = partition.append(data, wall_clock_ms(), lambda _: done.set())
     await done.wait()
     return appended.base_offset
 

@@ -25,6 +25,31 @@ def the_active_segment_is_left(s: Session) -> None:
 
 
 @script()
+def the_times_of_records_end_segments(s: Session) -> None:
+    """A batch begins a segment if it is more than segment.ms younger than the first one of the
+    segment before."""
+    log = compacted(s, segment_ms="1000")
+    log.put("a", "b", times=(0, 0))
+    log.put("a", times=(1000,))
+    gone = log.put("a", times=(1001,))
+    log.put("b", times=(500,))
+    log.put("a", times=(2001,))
+    log.put("b", times=(2002,))
+    log.run_until_gone(gone)
+    log.show()
+
+
+@script()
+def max_compaction_lag_ends_segments(s: Session) -> None:
+    log = compacted(s, max_compaction_lag_ms="1000")
+    gone = log.put("a", times=(0,))
+    log.put("a", "b", times=(500, 1000))
+    log.put("b", times=(1001,))
+    log.run_until_gone(gone)
+    log.show()
+
+
+@script()
 def records_of_the_active_segment_overwrite_nothing(s: Session) -> None:
     log = compacted(s)
     log.put("a", "b", "c")
