@@ -58,11 +58,11 @@ class Transaction(NamedTuple):
         if not header.has_producer:
             raise BadBatch(ErrorCode.invalid_record, "a transactional batch has a producer id", by_log=False)
         if self.refusal is not None:
-            raise self.refusal
+            raise _refusal_by(partition, header) or self.refusal
         producer = ProducerEpoch(header.producer_id, header.producer_epoch)
         code = self.service.verify(self.transactional_id, producer, partition)
         if code is not ErrorCode.none:
-            raise _refusal(self.version, code)
+            raise _refusal_by(partition, header) or _refusal(self.version, code)
         states = partition.producers
         is_first = states is not None and not states.knows(header.producer_id)
         if self.version >= _ADDS_FROM and is_first and header.base_sequence != 0:
@@ -113,6 +113,14 @@ async def _added(
         if code is not _BUSY:
             return code
     return code
+
+
+def _refusal_by(partition: Partition, header: BatchHeader) -> KafkaError | None:
+    """As in Kafka, the log comes first: if it knows a newer epoch of the producer, that is the
+    answer, although the coordinator may know the id no more."""
+    states = partition.producers
+    is_fenced = states is not None and states.has_newer_epoch(header)
+    return KafkaError(ErrorCode.invalid_producer_epoch) if is_fenced else None
 
 
 def _refusal(version: int, code: ErrorCode) -> KafkaError:

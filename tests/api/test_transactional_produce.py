@@ -9,6 +9,7 @@ from kbroker.formats.batches import NO_PRODUCER, ProducerInfo
 from kbroker.formats.transactions import MarkerType
 from tests.api.conftest import Connect, versions
 from tests.api.producing import batch
+from tests.api.transaction_clients import log_of
 from tests.api.transactional_producer import (
     ADDING_FROM,
     LAST_PRODUCE,
@@ -46,6 +47,19 @@ async def is_part(producer: Producer, log: Log) -> bool:
     )
     assert found[log] in (OK, ABORTABLE)
     return bool(found[log] == OK)
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+async def test_the_log_knows_a_producer_that_its_id_has_left(connect: Connect, version: int) -> None:
+    """Its epochs were exhausted, and its id has another producer. The log has the newer epoch of
+    the last marker, and that is the answer, as in Kafka."""
+    former = 1000
+    async with opened(connect) as (client, _):
+        await (await log_of(client)).end(former, MarkerType.ABORT, epoch=5)
+        for epoch, code in ((4, OLD_EPOCH), (5, WRONG_ID), (6, WRONG_ID)):
+            data = transactional_batch(ProducerInfo(former, epoch, 0), b"late")
+            rows = await produce_rows(client, "t", {A: data}, version=version)
+            assert rows[A].error_code == code
 
 
 @pytest.mark.parametrize("version", PRODUCE)

@@ -76,6 +76,11 @@ class ProducerStates:
     def knows(self, producer_id: int) -> bool:
         return producer_id in self._entries
 
+    def has_newer_epoch(self, header: BatchHeader) -> bool:
+        """Whether the log has a later epoch of the batch's producer."""
+        entry = self._entries.get(header.producer_id)
+        return entry is not None and header.producer_epoch < entry.producer_epoch
+
     def coordinator_epoch(self, producer_id: int) -> int:
         """That of the producer's last marker; -1 if there is none."""
         entry = self._entries.get(producer_id)
