@@ -47,22 +47,24 @@ class Script:
     run: Callable[[Session], None]
     seconds: float
     alone: bool
+    long: bool
 
 
 SCRIPTS: dict[str, Script] = {}
 
 
 def script(
-    *rules: str, seconds: float = 1.0, alone: bool = False
+    *rules: str, seconds: float = 1.0, alone: bool = False, long: bool = False
 ) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
     """Register a script under `module.function`. `seconds`: about how long it takes if it waits for
-    locks or sessions. `alone`: Kafka's answers are repeatable only while no other script runs."""
+    locks or sessions. `alone`: Kafka's answers are repeatable only while no other script runs.
+    `long`: it takes much processor time, so `make test` leaves it out."""
 
     def registered(run: Callable[[Session], None]) -> Callable[[Session], None]:
         name = f"{run.__module__.rsplit('.', 1)[-1]}.{run.__name__}"
         if name in SCRIPTS:
             raise ValueError(f"two scripts are named {name}")
-        SCRIPTS[name] = Script(name, rules, run, seconds, alone)
+        SCRIPTS[name] = Script(name, rules, run, seconds, alone, long)
         return run
 
     return registered

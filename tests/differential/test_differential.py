@@ -1,18 +1,22 @@
 """Every script against kbroker, its answers compared with those recorded from Apache Kafka.
 
 Scripts are independent of each other and mostly wait, so all run concurrently on one broker before
-the first test checks its result.
+the first test checks its result. `full` adds the long scripts, and the other engines, on which the
+scripts that depend on the log run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from kbroker.testing.broker import open_test_broker
+from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.known_differences import KNOWN, explain
 from tests.differential.page import listed, only_in_newer
@@ -20,33 +24,66 @@ from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, difference
 from tests.differential.script import Script
 
 SCRIPTS = load_scripts()
+LONG = {name for name, script in SCRIPTS.items() if script.long}
+ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("compaction_", "txn_"))]
 
 
 def compare(script: Script, port: int) -> list[Found]:
     return differences(script, recorded(script), run(script, port))
 
 
-@pytest.fixture(scope="module")
-def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
+Compared: TypeAlias = Mapping[str, Future[list[Found]]]
+
+
+@contextmanager
+def comparing(storage: str, names: Iterable[str]) -> Iterator[Compared]:
+    slowest_first = sorted((SCRIPTS[name] for name in names), key=lambda script: -script.seconds)
     with (
-        open_test_broker(storage="memory", config=BROKER_CONFIG) as broker,
+        open_test_broker(storage=storage, config=BROKER_CONFIG) as broker,
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        slowest_first = sorted(SCRIPTS.values(), key=lambda script: -script.seconds)
         yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_answers_as_kafka(name: str, compared: Mapping[str, Future[list[Found]]]) -> None:
-    unexplained = [each for each in compared[name].result() if explain(each) is None]
+@pytest.fixture(scope="module")
+def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
+    items = (each for each in request.session.items if isinstance(each, pytest.Function))
+    chosen = {each.callspec.params.get("name") for each in items if hasattr(each, "callspec")}
+    with comparing("memory", (name for name in SCRIPTS if name not in LONG or name in chosen)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=DURABLE_ENGINES)
+def compared_on_disk(request: pytest.FixtureRequest) -> Iterator[Compared]:
+    with comparing(require_engine(request.param), ON_DISK) as found:
+        yield found
+
+
+def check(found: Sequence[Found]) -> None:
+    unexplained = [each for each in found if explain(each) is None]
     assert not unexplained, "\n".join(
         f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained
     )
 
 
-def test_every_listed_difference_is_met(compared: Mapping[str, Future[list[Found]]]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in LONG else []) for name in sorted(SCRIPTS)]
+)
+def test_answers_as_kafka(name: str, compared: Compared) -> None:
+    check(compared[name].result())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ON_DISK)
+def test_answers_as_kafka_on_disk(name: str, compared_on_disk: Compared) -> None:
+    check(compared_on_disk[name].result())
+
+
+def test_every_listed_difference_is_met(compared: Compared) -> None:
+    """Those of long scripts are looked for when these run."""
     found = [each for future in compared.values() for each in future.result()]
-    assert [known for known in KNOWN if not any(known.explains(each) for each in found)] == []
+    looked_for = [known for known in KNOWN if any(map(known.concerns, compared))]
+    assert [known for known in looked_for if not any(known.explains(each) for each in found)] == []
 
 
 def test_every_difference_has_its_reason() -> None:

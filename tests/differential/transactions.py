@@ -32,6 +32,9 @@ ADMIN = "admin"
 _NOT_YET = (14, 15, 16)
 _IN_BETWEEN = ("PrepareCommit", "PrepareAbort")
 _CONCURRENT = 51
+_AT_ONCE = 64
+LAST_EPOCH = 32_766
+"""Of a producer id: 32767 only fences."""
 _OFFSETS_TOPIC = "__consumer_offsets"
 NOBODY = (-1, -1)
 LOG = {"retention_ms": "-1", "segment_ms": str(1 << 53)}
@@ -85,6 +88,23 @@ class Producer:
             return code.value == 0
 
         self.s.until(done, f"{self.id} has a producer id")
+        return self
+
+    def raised(self, epoch: int, timeout_ms: int = 60_000) -> Producer:
+        """InitProducerId until it has this epoch, many requests at a time. Not part of the
+        transcript."""
+        connection = self.s.connection(self.on)
+        values = {"transactional_id": self.id, "transaction_timeout": timeout_ms}
+        while self.epoch < epoch:
+            count = min(_AT_ONCE, epoch - self.epoch)
+            connection.send_raw(connection.encode("init_producer_id", LAST_INIT, values) * count)
+            for _ in range(count - 1):
+                connection.read_frame()
+            answer = connection.read_response("init_producer_id", LAST_INIT)
+            if answer.error_code.value == 0:
+                self.become(answer.producer_id, answer.producer_epoch)
+            elif answer.error_code.value != _CONCURRENT:
+                raise AssertionError(f"{self.id}: {answer.error_code.name}")
         return self
 
     def add(self, logs: Logs, version: int = LAST_ADD, *, who: Who | None = None, **more: Value) -> Entity:

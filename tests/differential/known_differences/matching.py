@@ -21,9 +21,12 @@ class Difference:
     holds: Callable[[Json, Json], bool]
     scripts: str = "*"
 
+    def concerns(self, script: str) -> bool:
+        return any(fnmatchcase(script, pattern) for pattern in self.scripts.split())
+
     def explains(self, found: Found) -> bool:
         return (
-            any(fnmatchcase(found.script, pattern) for pattern in self.scripts.split())
+            self.concerns(found.script)
             and re.search(self.path, found.path) is not None
             and self.holds(found.kafka, found.kbroker)
         )

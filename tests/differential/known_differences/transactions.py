@@ -9,10 +9,10 @@ from tests.differential.known_differences.matching import Difference, any_of, on
 KNOWN: Sequence[Difference] = (
     Difference(
         "DIF-50",
-        r"^(0|6|10)\.end_txn\.error_code$",
+        r"^(0|4|6|10)\.end_txn\.error_code$",
         values("invalid_txn_state", "producer_fenced"),
         "txn_ends.ends_repeated_with_the_epoch_before txn_ends.the_broker_aborts_and_the_client_commits "
-        "txn_producers.an_open_transaction_is_aborted",
+        "txn_producers.an_open_transaction_is_aborted txn_epochs.the_last_abort_of_an_id",
     ),
     Difference(
         "DIF-51",

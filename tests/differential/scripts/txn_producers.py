@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from tests.differential.script import Session, script
 from tests.differential.scripts.base_other import framed, header, sent
 from tests.differential.transactions import ADMIN, LOG, describe, fresh, init, transactional
@@ -25,6 +27,17 @@ def versions_that_are_not_served(s: Session) -> None:
         (22, 6), (22, 7), (24, 6), (25, 5), (26, 6), (27, 0), (27, 3), (28, 6), (61, 1), (65, 1), (66, 3),
     ):  # fmt: skip
         sent(s, f"API {key} in version {version}", framed(header(key, version, flexible=True)))
+
+
+@script("BASE-1")
+def a_complete_request_in_version_6(s: Session) -> None:
+    """With the two fields of KIP-939, which clients of Kafka 4.2 and later know."""
+    name = f"{s.name}-t".encode()
+    body = bytes((len(name) + 1,)) + name + struct.pack(">iqh??b", 60_000, -1, -1, False, False, 0)
+    for version in (6, 5):
+        # Without the two, version 5 has the same fields.
+        end = body if version == 6 else body[:-3] + body[-1:]
+        sent(s, f"InitProducerId in version {version}", framed(header(22, version, flexible=True) + end))
 
 
 @script("BASE-1")
