@@ -49,6 +49,7 @@ from kbroker.testing.compaction_events import (
 from kbroker.testing.history_events import (
     AckAnswered,
     AckKind,
+    AckSent,
     Delivered,
     Event,
     LifeBegan,
@@ -293,11 +294,19 @@ def check(events: Iterable[Event], settings: CompactionSettings) -> Report:
 def _without_what_a_cut_may_take(events: Sequence[Event], last_ms: int) -> Iterator[Event]:
     """What clients have learned in the last moments is not certain then."""
     cuts = [event.at_ns for event in events if isinstance(event, PowerLost) and event.promises_end]
+    left_out: set[tuple[str, Record]] = set()
+    """Deliveries, of which the acknowledgements are left out, too."""
     for event in events:
+        if isinstance(event, Delivered):
+            left_out.discard((event.consumer, event.record))
+        elif isinstance(event, AckSent | AckAnswered) and (event.consumer, event.record) in left_out:
+            continue
         if any(cut - last_ms * _MS <= event.at_ns <= cut for cut in cuts):
             if isinstance(event, AckAnswered):
                 yield replace(event, outcome=Outcome.UNKNOWN)
                 continue
+            if isinstance(event, Delivered):
+                left_out.add((event.consumer, event.record))
             if isinstance(event, EntryConfirmed | TransactionEnded | EntriesRead | LogScanned | Delivered):
                 continue
         yield event

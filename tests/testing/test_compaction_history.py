@@ -387,3 +387,17 @@ def test_a_cut_may_take_what_was_confirmed_shortly_before() -> None:
         story.send(at, "v3", 9, gone=True)
         story.events += [PowerLost(900 * MS, promises_end=True), LifeEnded(901 * MS, 1)]
         assert rules_of(story.finish(settings=settings)) == rules
+
+
+def test_acknowledgements_of_a_delivery_that_a_cut_may_take_prove_nothing() -> None:
+    settings = CompactionSettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
+    story = good()
+    record = Record(*LOG, 9)
+    story.events += [
+        Delivered(850 * MS, 849 * MS, "c", record, "v9", 1, "v9"),
+        AckSent(860 * MS, "c", record, AckKind.ACCEPT),
+        AckAnswered(870 * MS, "c", record, Outcome.CONFIRMED),
+        PowerLost(900 * MS, promises_end=True),
+        LifeEnded(901 * MS, 1),
+    ]
+    assert not rules_of(story.finish(settings=settings))
