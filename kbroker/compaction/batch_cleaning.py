@@ -21,10 +21,10 @@ from kbroker.compaction.offset_map import OffsetMap
 from kbroker.compaction.transactions import SeenTransactions
 from kbroker.formats.batches import BatchHeader, Buffer, read_header, records_payload
 from kbroker.formats.compacted_batches import (
-    StoredRecord,
+    StoredRecords,
     delete_horizon_ms,
     emptied,
-    iter_stored,
+    read_stored,
     rebuilt,
 )
 from kbroker.formats.transactions import is_marker
@@ -70,29 +70,34 @@ class CleaningPass:
         if is_aborted:
             self.removed_records += header.record_count
             return self._without_records(header)
-        payload = bytes(records_payload(batch, header))
-        records = list(iter_stored(payload, header))
-        staying = [each for each in records if self._stays(header, each)]
-        self.removed_records += len(records) - len(staying)
+        records = read_stored(bytes(records_payload(batch, header)), header)
+        staying = self._staying(header, records)
+        self.removed_records += header.record_count - len(staying)
         if not staying:
             return self._without_records(header)
         horizon_ms = None
-        if delete_horizon_ms(header) is None and any(each.is_tombstone for each in staying):
-            horizon_ms = self._horizon_ms(header, staying)
-        if horizon_ms is None and len(staying) == len(records):
+        if records.tombstones and delete_horizon_ms(header) is None:
+            if not set(records.tombstones).isdisjoint(staying):
+                horizon_ms = self._horizon_ms(header, records, staying)
+        if horizon_ms is None and len(staying) == header.record_count:
             return batch
-        return rebuilt(header, payload, staying, horizon_ms=horizon_ms)
+        return rebuilt(header, records, staying, horizon_ms=horizon_ms)
 
-    def _stays(self, header: BatchHeader, record: StoredRecord) -> bool:
-        offset = header.base_offset + record.offset_delta
-        if offset >= self._latest.end_offset:
-            return True
-        if record.key is None or offset < self._latest.latest(record.key):
-            return False
-        if not record.is_tombstone:
-            return True
+    def _staying(self, header: BatchHeader, records: StoredRecords) -> Sequence[int]:
+        """The numbers of the records that stay."""
+        base, end, keys = header.base_offset, self._latest.end_offset, records.keys
+        newest = self._latest.latest_of([key or b"" for key in keys])
+        each = zip(records.offset_deltas, keys, newest, strict=True)
+        staying = [
+            at
+            for at, (delta, key, latest) in enumerate(each)
+            if (key is not None and base + delta >= latest) or base + delta >= end
+        ]
         horizon_ms = delete_horizon_ms(header)
-        return horizon_ms is None or self._rules.now_ms < horizon_ms
+        if records.tombstones and horizon_ms is not None and self._rules.now_ms >= horizon_ms:
+            old = {at for at in records.tombstones if base + records.offset_deltas[at] < end}
+            staying = [at for at in staying if at not in old]
+        return staying
 
     def _clean_marker(self, batch: Buffer, header: BatchHeader) -> Buffer | None:
         if not is_marker(header):
@@ -104,10 +109,10 @@ class CleaningPass:
         self.empty_markers.append(header.base_offset)
         horizon_ms = delete_horizon_ms(header)
         if horizon_ms is None:
-            payload = bytes(records_payload(batch, header))
-            records = list(iter_stored(payload, header))
-            horizon_ms = self._horizon_ms(header, records)
-            return batch if horizon_ms is None else rebuilt(header, payload, records, horizon_ms=horizon_ms)
+            records = read_stored(bytes(records_payload(batch, header)), header)
+            every = range(header.record_count)
+            horizon_ms = self._horizon_ms(header, records, every)
+            return batch if horizon_ms is None else rebuilt(header, records, every, horizon_ms=horizon_ms)
         return batch if self._rules.now_ms < horizon_ms else self._without_records(header)
 
     def _without_records(self, header: BatchHeader) -> bytes | None:
@@ -125,12 +130,12 @@ class CleaningPass:
             return header.last_offset == last.data_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    def _horizon_ms(self, header: BatchHeader, records: Sequence[StoredRecord]) -> int | None:
+    def _horizon_ms(self, header: BatchHeader, records: StoredRecords, staying: Sequence[int]) -> int | None:
         """None if it, or the times of the records beside it, cannot be stored: a tombstone then
         stays."""
         horizon_ms = self._rules.now_ms + self._rules.delete_retention_ms
         if horizon_ms > _LATEST_MS:
             return None
-        shift_ms = header.base_timestamp_ms - horizon_ms
-        fits = all(abs(each.timestamp_delta + shift_ms) <= _LATEST_MS for each in records)
+        shift_ms, deltas = header.base_timestamp_ms - horizon_ms, records.timestamp_deltas
+        fits = all(abs(deltas[at] + shift_ms) <= _LATEST_MS for at in staying)
         return horizon_ms if fits else None

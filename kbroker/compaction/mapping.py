@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.compaction.offset_map import OffsetMap
 from kbroker.compaction.transactions import SeenTransactions
 from kbroker.formats.batches import Buffer, read_header, records_payload
-from kbroker.formats.compacted_batches import iter_stored
+from kbroker.formats.compacted_batches import read_stored
 
 
 def add_keys(latest: OffsetMap, seen: SeenTransactions, data: Buffer, position: int = 0) -> bool:
@@ -18,9 +18,8 @@ def add_keys(latest: OffsetMap, seen: SeenTransactions, data: Buffer, position: 
     if not header.is_control and not seen.is_aborted(header):
         if not latest.has_room_for(header.record_count):
             return False
-        payload = bytes(records_payload(data, header, position))
-        for record in iter_stored(payload, header):
-            if record.key is not None:
-                latest.put(record.key, header.base_offset + record.offset_delta)
+        records = read_stored(bytes(records_payload(data, header, position)), header)
+        base, pairs = header.base_offset, zip(records.keys, records.offset_deltas, strict=True)
+        latest.put_all({key: base + delta for key, delta in pairs if key is not None})
     latest.end_offset = header.last_offset + 1
     return True

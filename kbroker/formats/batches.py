@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 from kio._kio_native import read_signed_varint, read_signed_varlong
@@ -67,6 +67,12 @@ _MORE = tuple(bytes((number,)) for number in range(0x80, 0x100))
 _NULL = _ONE_BYTE[1]  # -1
 SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
 """The values of the varints of one byte."""
+INT_BYTES: Final = 5
+LONG_BYTES: Final = 10
+"""The longest varint of 32 and of 64 bits."""
+INT_TOP: Final = 0x0F
+LONG_TOP: Final = 0x01
+"""The greatest last byte of a varint of INT_BYTES and LONG_BYTES: a greater one overflows."""
 _MAX_TIMESTAMP_MS = (1 << 63) - 1
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")

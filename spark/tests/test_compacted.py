@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker.formats.batches import Record, iter_headers, read_header
-from kbroker.formats.compacted_batches import emptied, iter_stored, rebuilt
+from kbroker.formats.compacted_batches import emptied, read_stored, rebuilt
 from kbroker.formats.compression import Codec
 from kbroker.formats.transactions import MarkerType
 from kbroker_spark.committed import CommittedLogs
@@ -46,9 +46,9 @@ def log(tmp_path: Path) -> Iterator[CompactedLog]:
 def cleaned(data: bytes, *offset_deltas: int, horizon_ms: int | None = None) -> bytes:
     """The batch after compaction; `data` is not compressed."""
     header = read_header(data)
-    payload = data[HEADER_BYTES:]
-    staying = [each for each in iter_stored(payload, header) if each.offset_delta in offset_deltas]
-    return rebuilt(header, payload, staying, horizon_ms=horizon_ms) if staying else emptied(header)
+    records = read_stored(data[HEADER_BYTES:], header)
+    staying = [at for at, delta in enumerate(records.offset_deltas) if delta in offset_deltas]
+    return rebuilt(header, records, staying, horizon_ms=horizon_ms) if staying else emptied(header)
 
 
 def some(base_offset: int, **options: Any) -> bytes:
@@ -98,12 +98,11 @@ def test_sparse_batches_of_every_codec(decoder: Any, codec: Codec) -> None:
         plain = stored_batch(content, 10 * number)
         staying = {each for each in range(6) if randomly.random() < 0.3}
         header = read_header(plain)
-        kept = [each for each in iter_stored(plain[HEADER_BYTES:], header) if each.offset_delta in staying]
+        records = read_stored(plain[HEADER_BYTES:], header)
+        kept = sorted(staying)
         packed = header._replace(attributes=header.attributes | codec)
         horizon_ms = randomly.choice((None, HORIZON_MS))
-        batches.append(
-            rebuilt(packed, plain[HEADER_BYTES:], kept, horizon_ms=horizon_ms) if kept else emptied(packed)
-        )
+        batches.append(rebuilt(packed, records, kept, horizon_ms=horizon_ms) if kept else emptied(packed))
     found = rows(decoded([b"".join(batches)], decoder))
     assert found == expected_rows(batches)
     assert 100 < len(found) < 600

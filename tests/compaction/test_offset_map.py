@@ -47,3 +47,34 @@ def test_the_table_is_as_large_as_the_records_need_within_the_memory(records: in
     latest = OffsetMap(24 << 20, records)
     assert latest.has_room_for(keys)
     assert not latest.has_room_for(keys + 1)
+
+
+def test_many_keys_at_once_are_like_one_after_the_other() -> None:
+    """Also with keys that want the same slot, and in a table that is as full as it may be."""
+    chooser, single, bulk = random.Random(6), OffsetMap(24 * 4096, 10**9), OffsetMap(24 * 4096, 10**9)
+    offset, keys = 0, [b"%d" % number for number in range(3072)]
+    assert single.has_room_for(len(keys))
+    while len(single) < len(keys):
+        chosen = dict[bytes, int]()
+        for key in chooser.choices(keys, k=chooser.choice((3, 200, 900))):
+            chosen[key] = offset
+            single.put(key, offset)
+            offset += 1
+        bulk.put_all(chosen)
+        assert len(bulk) == len(single)
+    asked = [*keys, *(b"other %d" % number for number in range(500))]
+    expected = [single.latest(key) for key in asked]
+    assert bulk.latest_of(asked) == [bulk.latest(key) for key in asked] == expected
+    assert [bulk.latest_of(asked[at : at + 5])[-1] for at in range(0, 1000, 5)] == expected[4:1000:5]
+
+
+def test_many_keys_at_once_are_refused_without_room_for_the_new_ones() -> None:
+    latest = OffsetMap(24 * 1024, 10**9)
+    latest.put_all({b"%d" % number: number for number in range(700)})
+    latest.put_all({b"%d" % number: 1000 + number for number in range(500, 768)})
+    assert len(latest) == 768
+    assert latest.latest_of([b"0", b"600", b"767", b"768"]) == [0, 1600, 1767, -1]
+    latest.put_all({b"%d" % number: 2000 for number in range(768)})
+    with pytest.raises(OverflowError, match="768 keys"):
+        latest.put_all({b"%d" % number: 3000 for number in range(769)})
+    assert len(latest) == 768

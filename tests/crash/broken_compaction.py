@@ -21,33 +21,47 @@ from kbroker.broker.compaction.log_pass import LogPass
 from kbroker.compaction import mapping
 from kbroker.compaction.batch_cleaning import CleaningPass
 from kbroker.compaction.transactions import SeenTransactions
+from kbroker.formats import compacted_batches
 from kbroker.storage.segment.replacement import NewContents
 
 LATE_S = 0.1
 
 
 def _drops_newest() -> None:
-    def stays(self: Any, header: Any, record: Any) -> bool:
-        offset = header.base_offset + record.offset_delta
-        return bool(
-            offset >= self._latest.end_offset
-            or record.key is None
-            or record.is_tombstone
-            or offset != self._latest.latest(record.key)
-        )
+    def staying(self: Any, header: Any, records: Any) -> list[int]:
+        end, found = self._latest.end_offset, []
+        for at, (delta, key) in enumerate(zip(records.offset_deltas, records.keys, strict=True)):
+            offset = header.base_offset + delta
+            is_newest = key is not None and offset == self._latest.latest(key)
+            if offset >= end or at in records.tombstones or not is_newest:
+                found.append(at)
+        return found
 
-    CleaningPass._stays = stays  # type: ignore[method-assign]
+    CleaningPass._staying = staying  # type: ignore[method-assign]
+
+
+def _without_tombstones() -> None:
+    """No tombstone of a pass stays."""
+    staying = CleaningPass._staying
+
+    def goes_at_once(self: Any, header: Any, records: Any) -> list[int]:
+        end, base, deltas = self._latest.end_offset, header.base_offset, records.offset_deltas
+        gone = {at for at in records.tombstones if base + deltas[at] < end}
+        return [at for at in staying(self, header, records) if at not in gone]
+
+    CleaningPass._staying = goes_at_once  # type: ignore[method-assign]
 
 
 def _drops_tombstones() -> None:
-    stays, read = CleaningPass._stays, mapping.iter_stored
+    read = compacted_batches.read_stored
 
-    def stays_unless_tombstone(self: Any, header: Any, record: Any) -> bool:
-        is_clean = header.base_offset + record.offset_delta < self._latest.end_offset
-        return not (is_clean and record.is_tombstone) and stays(self, header, record)
+    def read_values(payload: Any, header: Any) -> Any:
+        found = read(payload, header)
+        gone = set(found.tombstones)
+        return found._replace(keys=[None if at in gone else key for at, key in enumerate(found.keys)])
 
-    CleaningPass._stays = stays_unless_tombstone  # type: ignore[method-assign]
-    mapping.iter_stored = lambda *args: (each for each in read(*args) if not each.is_tombstone)
+    _without_tombstones()
+    mapping.read_stored = read_values  # type: ignore[attr-defined]
 
 
 def _forgets_aborted() -> None:
@@ -65,12 +79,6 @@ def _keeps_tombstones() -> None:
 
 
 def _last_segment_first() -> None:
-    stays = CleaningPass._stays
-
-    def goes_at_once(self: Any, header: Any, record: Any) -> bool:
-        is_clean = header.base_offset + record.offset_delta < self._latest.end_offset
-        return not (is_clean and record.is_tombstone) and stays(self, header, record)
-
     async def clean(self: Any, segment: Any, cleaning: Any) -> None:
         """Called for each segment in order: the first call cleans all, from the last one on."""
         if segment.base_offset != self._cleanable.segments[0].base_offset:
@@ -81,7 +89,7 @@ def _last_segment_first() -> None:
                 await trio.sleep(LATE_S)
 
     clean_one = LogPass._clean
-    CleaningPass._stays = goes_at_once  # type: ignore[method-assign]
+    _without_tombstones()
     LogPass._clean = clean  # type: ignore[method-assign]
 
 

@@ -25,7 +25,7 @@ from kbroker.broker.logs.payload_fields import after_time, check_base, check_hea
 from kbroker.broker.logs.validation import MAX_RECORD_ERRORS, BadBatch, RecordError
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, records_payload
-from kbroker.formats.compacted_batches import iter_stored
+from kbroker.formats.compacted_batches import read_stored
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
 
 ARRAYS_FROM: Final = 128
@@ -124,9 +124,9 @@ def _check_records(payload: bytes, header: BatchHeader, keys_of: str) -> None:
 
 def _check_keys(payload: bytes, header: BatchHeader, keys_of: str) -> None:
     message = f"Compacted topic cannot accept message without key in topic partition {keys_of}."
-    errors = [
-        RecordError(each.offset_delta, message) for each in iter_stored(payload, header) if each.key is None
-    ]
+    records = read_stored(payload, header)
+    pairs = zip(records.offset_deltas, records.keys, strict=True)
+    errors = [RecordError(delta, message) for delta, key in pairs if key is None]
     if errors:
         shown = ", ".join(f"RecordError(batchIndex={each.place}, message='{message}')" for each in errors[:3])
         raise BadBatch(

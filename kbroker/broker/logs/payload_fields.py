@@ -5,16 +5,10 @@ Each function raises ValueError, IndexError or BufferUnderflow for bytes that no
 
 from __future__ import annotations
 
-from typing import Final
-
 from kio._kio_native import read_signed_varint, read_signed_varlong
 
-INT_BYTES: Final = 5
-LONG_BYTES: Final = 10
-"""The longest varint of 32 and of 64 bits."""
-INT_TOP: Final = 0x0F
-LONG_TOP: Final = 0x01
-"""The greatest last byte of a varint of INT_BYTES and LONG_BYTES: a greater one overflows."""
+from kbroker.formats.batches import INT_BYTES, INT_TOP, LONG_BYTES, LONG_TOP
+
 _LATEST_MS = (1 << 63) - 1
 _SAFE_MS = 1 << 62
 
