@@ -76,9 +76,9 @@ class CleaningPass:
         if not staying:
             return self._without_records(header)
         horizon_ms = None
-        if records.tombstones and delete_horizon_ms(header) is None:
-            if not set(records.tombstones).isdisjoint(staying):
-                horizon_ms = self._horizon_ms(header, records, staying)
+        has_tombstone = records.tombstones and not set(records.tombstones).isdisjoint(staying)
+        if has_tombstone and delete_horizon_ms(header) is None:
+            horizon_ms = self._horizon_ms(header, records, staying)
         if horizon_ms is None and len(staying) == header.record_count:
             return batch
         return rebuilt(header, records, staying, horizon_ms=horizon_ms)

@@ -167,6 +167,13 @@ class Replacement(ABC):
         The caller bounds their size, and that of the range, to a few MiB or one batch. ValueError
         if they do not fit; nothing is then taken."""
 
+    def pieces(
+        self, end: int, batches: Sequence[StampedBatch]
+    ) -> Sequence[tuple[int, Sequence[StampedBatch]]]:
+        """The arguments of several calls of add() that together do what one with these would do.
+        Each of them holds up the writes of others for less. May be called in any thread."""
+        return [(end, batches)]
+
     @abstractmethod
     def prepare(self) -> None:
         """Bring the added batches to disk, which may take long. ValueError if a part was not

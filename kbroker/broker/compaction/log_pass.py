@@ -1,7 +1,8 @@
 """One pass over one log: read the keys that are new, then rewrite the segments that lose records.
 
-Each step reads about a MiB in a thread and works on it there. The pass waits between two steps, so
-that it takes at most a part of the processor and of the disk's throughput.
+Each step reads about a MiB in a thread and works on it there. The pass waits between two steps, and
+after each piece that it writes. So it takes at most a part of the processor and of the disk's
+throughput, and the commits of others get in between.
 
 A segment of which all records stay is only read. Other readers see the old segment or the new one.
 A pass that is cut off at any point has done no harm: the next one begins again at the same offset.
@@ -212,8 +213,16 @@ class LogPass:
             offset = step.end_offset
 
     async def _write(self, replacement: Replacement, step: _Step) -> None:
+        """Piece by piece. The pass waits after each as long as the engine took, so that writes of
+        others get in between, and find the disk idle."""
         self._limits.check_room()
-        await self._beside(replacement, lambda: replacement.add(step.end_offset, step.batches))
+        share = partial(replacement.pieces, step.end_offset, step.batches)
+        for end, batches in await trio.to_thread.run_sync(share, limiter=_thread):
+            began_s = perf_counter()
+            await self._beside(replacement, partial(replacement.add, end, batches))
+            if not replacement.add_beside_write:  # Else the sync of a commit would bring it to disk.
+                await self._commits.perform(self._store.sync)
+            await trio.sleep(_wait_after(perf_counter() - began_s))
 
     async def _beside(self, replacement: Replacement, call: Callable[[], None]) -> None:
         """Run where the engine permits it: in a thread, else in the store's."""
@@ -232,9 +241,8 @@ class LogPass:
         except KeyError as error:
             raise LogRemoved from error
         took_s = perf_counter() - began_s
-        wait_s = took_s / _MOST_OF_THE_TIME - took_s
         read_bytes = self.read_bytes - before
-        await trio.sleep(max(wait_s, read_bytes / self._limits.bytes_per_second - took_s))
+        await trio.sleep(max(_wait_after(took_s), read_bytes / self._limits.bytes_per_second - took_s))
         return answer
 
     def _batches(self, offset: int, end: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
@@ -255,6 +263,10 @@ class LogPass:
     def _stamped(self, data: Buffer) -> StampedBatch:
         header = read_header(data)
         return StampedBatch(self._log, header.base_offset, header.last_offset, header.max_timestamp_ms, data)
+
+
+def _wait_after(took_s: float) -> float:
+    return took_s / _MOST_OF_THE_TIME - took_s
 
 
 def _last_of_producers(states: ProducerStates) -> Mapping[int, LastOfProducer]:

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.storage.keyvalue.chunked_log import Chunk, ChunkBuilder, LogChange, LogState, segment_entry
-from kbroker.storage.keyvalue.chunks import HEAD_SIZE, ChunkedSegment, ChunkSource, rest_of_chunk
+from kbroker.storage.keyvalue.chunks import (
+    CHUNK_BYTES,
+    HEAD_SIZE,
+    ChunkedSegment,
+    ChunkSource,
+    rest_of_chunk,
+)
 from kbroker.storage.spi import AddedRange, LogId, Replacement, StampedBatch
 
 T = TypeVar("T")
@@ -78,6 +84,26 @@ class ChunkedReplacement(Replacement):
             self._segment, self._totals = piece.segment, piece.totals
         self._range.position = end
 
+    def pieces(
+        self, end: int, batches: Sequence[StampedBatch]
+    ) -> Sequence[tuple[int, Sequence[StampedBatch]]]:
+        """Each ends where an old chunk does, so that no part of a chunk is stored again."""
+        if not self._is_there():
+            return [(end, batches)]
+        segment, start = self._segment, self._range.position
+        ends = self._store.read_chunks(
+            self._log, lambda _, chunks: _ends_of_pieces(chunks, segment, start, end)
+        )
+        pieces: list[tuple[int, Sequence[StampedBatch]]] = []
+        first = at = 0
+        for piece_end in ends:
+            while at < len(batches) and batches[at].base_offset < piece_end:
+                at += 1
+            if at == 0 or batches[at - 1].last_offset < piece_end:
+                pieces.append((piece_end, batches[first:at]))
+                first = at
+        return [*pieces, (end, batches[first:])]
+
     def prepare(self) -> None:
         self._range.check_complete()
 
@@ -114,6 +140,20 @@ class ChunkedReplacement(Replacement):
         segments = [segment if each is old else each for each in state.segments]
         meta = [segment_entry(state.number, segment)]
         return _Piece(LogChange(state, segments, meta, chunks, (), old, start, end), segment, totals)
+
+
+def _ends_of_pieces(source: ChunkSource, segment: ChunkedSegment, start: int, end: int) -> Sequence[int]:
+    """Between `start` and `end`: where old chunks begin, about CHUNK_BYTES apart."""
+    ends: list[int] = []
+    size_bytes = 0
+    for base_offset, chunk in source.chunks(segment, start):
+        if base_offset >= end:
+            break
+        if base_offset > start and size_bytes + len(chunk) - HEAD_SIZE > CHUNK_BYTES:
+            ends.append(base_offset)
+            size_bytes = 0
+        size_bytes += len(chunk) - HEAD_SIZE
+    return ends
 
 
 def _removed(source: ChunkSource, segment: ChunkedSegment, start: int, end: int) -> _Removed:
