@@ -390,6 +390,45 @@ class LogReplaceContract(OpenedEngine[LogStore, LogReader]):
                 assert base_offsets(read_all(again, offset=offset, max_bytes=1)) == [found[0].base_offset]
             check_segments(again, replaced=True)
 
+    @pytest.mark.parametrize("written_at_once", [1, 7])
+    @pytest.mark.parametrize("step", [3, 10, 20])
+    def test_pieces_do_what_one_call_would_do(
+        self, store: LogStore, directory: Path, step: int, written_at_once: int
+    ) -> None:
+        if not store.replaces:
+            pytest.skip("this engine cannot replace segments")
+        written = [sized_batch(offset, 100_000, timestamp_ms=offset) for offset in range(20)]
+        store.create(LOG, LogSettings(segment_bytes=len(joined(written))))
+        for first in range(0, 20, written_at_once):
+            store.write(written[first : first + written_at_once], now_ms=0)
+        store.write([batch(20, timestamp_ms=20)], now_ms=0)
+        kept = [smaller(each) if each.base_offset % 2 else each for each in written if each.base_offset % 5]
+        replacement, start = store.replacing(LOG, 0), 0
+        for end in sorted({*range(step, 20, step), 20}):
+            of_step = [each for each in kept if start <= each.base_offset < end]
+            pieces = replacement.pieces(end, of_step)
+            assert [each for _, batches in pieces for each in batches] == of_step
+            assert sorted({piece_end for piece_end, _ in pieces}) == [piece_end for piece_end, _ in pieces]
+            assert pieces[-1][0] == end
+            for piece_end, batches in pieces:
+                replacement.add(piece_end, batches)
+            start = end
+        replacement.prepare()
+        replacement.finish()
+        expected = [*kept, batch(20, timestamp_ms=20)]
+        with self.reopened(store, directory) as again:
+            assert read_all(again) == joined(expected)
+            check_segments(again, replaced=True)
+
+    def test_pieces_of_a_segment_that_was_removed(self, segmented: LogStore) -> None:
+        replacement = segmented.replacing(LOG, 0)
+        segmented.trim(LOG, 30)
+        for end, batches in replacement.pieces(30, in_segment(0)):
+            replacement.add(end, batches)
+        replacement.prepare()
+        replacement.finish()
+        assert segmented.bounds(LOG) == (30, END)
+
 
 def batches_in(data: bytes) -> list[tuple[int, bytes]]:
     """(base offset, bytes) of each batch."""
