@@ -31,7 +31,7 @@ from perf.suite.runner import calm_down
 
 TABLE = "table"
 BYTES, OTHER_BYTES, QUICK_BYTES = 2 << 30, 256 << 20, 128 << 20
-"""Of the table: on the segment engine, on the others, whose passes take longer, and with --quick."""
+"""Of the table: on the segment engine, on the others with their slower passes, and with --quick."""
 _RECORD_BYTES = 1_000
 _STORED_BYTES = 1 << 10
 """About what a record takes in a log: with its key, and its part of a batch."""
