@@ -57,7 +57,7 @@ from kbroker.broker.queues.unattended import Unattended
 from kbroker.broker.security.acls import Acls, AclsStatistics
 from kbroker.broker.security.credentials import Credentials
 from kbroker.broker.security.service import Security, SecurityStatistics
-from kbroker.broker.store_errors import close_store, starting
+from kbroker.broker.store_errors import close, starting
 from kbroker.broker.transactions.ending import TransactionEnding
 from kbroker.broker.transactions.markers import Markers
 from kbroker.broker.transactions.recovery import recover
@@ -431,9 +431,9 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
                 finally:
                     broker.topics.reserve.give_up()
             finally:
-                close_store(log_store)
+                close(log_store)
         finally:
-            close_store(state_store)
+            close(state_store)
 
 
 def _recover(

@@ -1,4 +1,4 @@
-"""Errors of the stores while a broker starts or stops: each becomes one line for the operator."""
+"""Errors of the stores while the broker starts and stops, as one line for the operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def starting(data_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def close_store(store: LogStore | StateStore) -> None:
+def close(store: LogStore | StateStore) -> None:
     try:
         store.close()
     except StoreFailed as error:

@@ -29,6 +29,7 @@ from tests.api.share_consumers import (
 )
 from tests.metrics.compaction_metrics import compaction
 from tests.metrics.queue_metrics import jobs_that_wait, parts_of_compressed_batches
+from tests.metrics.sasl_metrics import log_ins
 from tests.metrics.transaction_metrics import transactions
 from tests.metrics.world import World, blocked, refusing, total
 
@@ -303,6 +304,7 @@ async def housekeeping(world: World) -> None:
 STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     requests_and_connections,
     administration,
+    log_ins,
     commits,
     ordinary_groups,
     transactions,

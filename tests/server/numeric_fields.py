@@ -312,6 +312,18 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "describe_groups": lambda w: {"groups": ["classic"], "include_authorized_operations": False},
     "list_groups": lambda w: {},
     "api_versions": lambda w: {"client_software_name": "x", "client_software_version": "1"},
+    "sasl_handshake": lambda w: {"mechanism": "PLAIN"},
+    "sasl_authenticate": lambda w: {"auth_bytes": b""},
+    "describe_user_scram_credentials": lambda w: {"users": [{"name": "none"}]},
+    "alter_user_scram_credentials": lambda w: {
+        "deletions": [{"name": "none", "mechanism": 1}],
+        "upsertions": [
+            {
+                "name": "one", "mechanism": 1, "iterations": 4096, "salt": bytes(16),
+                "salted_password": bytes(32),
+            },
+        ],
+    },
     "create_topics": _create_topics,
     "delete_topics": lambda w: {
         "topics": [{"name": "none", "topic_id": None}], "topic_names": ["none"], "timeout": 1000,
