@@ -24,6 +24,7 @@ from kbroker.broker.connection import PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
+from kbroker.security.sasl_settings import SaslSettings
 from kbroker.server.hang_ups import HangUps
 from kbroker.server.intake import RECEIVE_BYTES, Intake
 from kbroker.server.peer import ClosedByPeer, Peer
@@ -32,7 +33,6 @@ from kbroker.server.strangers import Strangers
 from kbroker.server.tls import ListenerTls
 from kbroker.server.tls_socket import Ciphertext, TlsSocket
 from kbroker.settings.broker_listeners import per_ip_overrides
-from kbroker.settings.broker_sasl import SaslSettings
 from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)

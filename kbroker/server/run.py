@@ -44,6 +44,7 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
             _open_door(sockets, options, each)
             for each in options.listeners or (plain_listener(options.listen, options.advertise),)
         ]
+        options.config.forget("sasl.jaas.config")
         admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
         first = doors[0].listener
         assert first is not None

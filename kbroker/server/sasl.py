@@ -1,38 +1,52 @@
-"""How clients log in on a listener: its settings `sasl.*`."""
+"""SASL on a listener, from the broker's settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import secrets
 
 from kbroker.errors import OperatorError
-from kbroker.security.jaas import plain_users
+from kbroker.formats.security_values import ScramMechanism
+from kbroker.security.sasl import PLAIN
+from kbroker.security.sasl_settings import SaslSettings
+from kbroker.security.scram import DEFAULT_ITERATIONS, new_credential
 from kbroker.settings.altering import BrokerConfig
-from kbroker.settings.broker_sasl import SaslSettings
+from kbroker.settings.jaas import plain_users
 from kbroker.settings.listeners import Listener
+
+logger = logging.getLogger(__name__)
+
+_SALT_BYTES = 16
 
 
 def sasl_of(config: BrokerConfig, listener: Listener) -> SaslSettings | None:
-    """None for a listener without SASL. Raises OperatorError if its settings do not fit."""
+    """None: a listener without SASL. Slow: it derives the credentials of the users of a JAAS line.
+    Raises OperatorError."""
     if not listener.protocol.has_sasl:
         return None
-    mechanisms: tuple[str, ...] = config.of_listener(listener.name, "sasl.enabled.mechanisms")
+    name = listener.name
+    mechanisms: tuple[str, ...] = config.of_listener(name, "sasl.enabled.mechanisms")
     if not mechanisms:
         raise OperatorError(
-            f"listener {listener.name}: sasl.enabled.mechanisms: set it to SCRAM-SHA-256, SCRAM-SHA-512 or "
-            "PLAIN, or several of them; `kbroker users` manages the users"
+            f"listener {name}: sasl.enabled.mechanisms: set it to SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN, or "
+            "several of them; `kbroker users` manages the users"
         )
+    if PLAIN in mechanisms and not listener.protocol.has_tls:
+        logger.warning(
+            "listener %s takes passwords in clear (PLAIN without TLS): use SASL_SSL, or SCRAM-SHA-256",
+            listener,
+        )
+    jaas: str = config.of_listener(name, "sasl.jaas.config", PLAIN) or ""
+    users = {
+        user: new_credential(
+            password, secrets.token_bytes(_SALT_BYTES), DEFAULT_ITERATIONS, ScramMechanism.SHA_256
+        )
+        for user, password in plain_users(jaas).items()
+    }
     return SaslSettings(
         mechanisms=mechanisms,
-        passwords=_passwords(config, listener) if "PLAIN" in mechanisms else {},
-        max_session_ms=config.of_listener(listener.name, "connections.max.reauth.ms"),
-        failure_delay_ms=config["connection.failed.authentication.delay.ms"],
-        max_receive_bytes=config["sasl.server.max.receive.size"],
+        users=users if PLAIN in mechanisms else {},
+        max_session_ms=max(0, config.of_listener(name, "connections.max.reauth.ms")),
+        failure_delay_ms=config.of_listener(name, "connection.failed.authentication.delay.ms"),
+        max_receive_bytes=config.of_listener(name, "sasl.server.max.receive.size"),
     )
-
-
-def _passwords(config: BrokerConfig, listener: Listener) -> Mapping[str, str]:
-    text: str | None = config.of_listener(listener.name, "sasl.jaas.config", "PLAIN")
-    try:
-        return plain_users(text) if text else {}
-    except ValueError as error:
-        raise OperatorError(f"listener {listener.name}: sasl.jaas.config: {error}") from None

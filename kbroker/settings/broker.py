@@ -372,6 +372,11 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
         return self._values[name]
 
+    def forget(self, secret: str) -> None:
+        """Drop the values of a secret, also those of single listeners, after their use."""
+        for name in [name for name in self.static if name == secret or name.endswith(f".{secret}")]:
+            self.static[name] = self._values[name] = ""
+
     def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:  # noqa: ANN401 - likewise
         """The value on the listener of that name: its own, or `config[name]`."""
         return value_for(self._values, listener, name, mechanism)

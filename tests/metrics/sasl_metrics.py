@@ -10,7 +10,7 @@ from unittest.mock import patch
 import trio
 
 from kbroker.client.rpc import Connection, ConnectionClosed
-from kbroker.server.listener import Server
+from kbroker.server.listener import Door, Server
 from kbroker.server.transport import bind
 from tests.metrics.world import World
 from tests.server.sasl_world import SETTINGS, log_in, upsertion
@@ -24,7 +24,7 @@ async def log_ins(world: World) -> None:
         address = listener.getsockname()[:2]
         async with trio.open_nursery() as nursery:
             settings = replace(SETTINGS, max_session_ms=1)
-            nursery.start_soon(Server(world.broker, sasl=settings).serve, listener)
+            nursery.start_soon(Server(world.broker).serve, Door(listener, sasl=settings))
             with Connection(*address) as connection:
                 in_thread = partial(trio.to_thread.run_sync, log_in, connection, "alice")
                 assert (await in_thread()).error_code == 0

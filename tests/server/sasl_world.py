@@ -20,17 +20,25 @@ from kbroker.broker.options import StartOptions
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode
 from kbroker.formats.security_values import ScramMechanism
-from kbroker.security.scram import DIGESTS, ScramClient
+from kbroker.security.sasl import MECHANISMS
+from kbroker.security.sasl_settings import SaslSettings
+from kbroker.security.scram import DIGESTS, ScramClient, new_credential
 from kbroker.server.listener import Door, Server
 from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
-from kbroker.settings.broker_sasl import MECHANISMS, SaslSettings
 
 SALT = b"a salt of 16 byt"
 ITERATIONS = 4096
 USERS = {"alice": "canary-alice", "bob": "canary-bob"}
 JAAS_USERS = {"carol": "canary-carol"}
-SETTINGS = SaslSettings(mechanisms=MECHANISMS, passwords=JAAS_USERS, failure_delay_ms=1)
+SETTINGS = SaslSettings(
+    mechanisms=MECHANISMS,
+    users={
+        name: new_credential(password, SALT, ITERATIONS, ScramMechanism.SHA_256)
+        for name, password in JAAS_USERS.items()
+    },
+    failure_delay_ms=1,
+)
 SCRAM = {"SCRAM-SHA-256": ScramMechanism.SHA_256, "SCRAM-SHA-512": ScramMechanism.SHA_512}
 
 

@@ -20,8 +20,8 @@ from kbroker.client.rpc import BrokerUnreachable, Connection, ConnectionClosed
 from kbroker.errors import ErrorCode
 from kbroker.formats.security_values import ScramMechanism
 from kbroker.security.principals import user
+from kbroker.security.sasl import MECHANISMS
 from kbroker.security.scram import ScramClient
-from kbroker.settings.broker_sasl import MECHANISMS
 from tests.server.sasl_world import (
     SETTINGS,
     SaslBroker,

@@ -20,7 +20,7 @@ from kbroker.metrics import SaslMetrics
 from kbroker.security.exchange import Derivation
 from kbroker.security.principals import Principal
 from kbroker.security.sasl import Admission, Authenticated, Handshake, Outcome, Refused, Sasl, Stage
-from kbroker.settings.broker_sasl import SaslSettings
+from kbroker.security.sasl_settings import SaslSettings
 
 logger = logging.getLogger(__name__)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker.broker.security.credentials import SALT_BYTES, Credentials, CredentialsStatistics
+from kbroker.broker.security.credentials import Credentials, CredentialsStatistics
 from kbroker.broker.security.derivations import Derivations, DerivationsStatistics
 from kbroker.broker.security.log_in import LogIn, new_nonce
 from kbroker.broker.security.sessions import Sessions, SessionsStatistics
@@ -14,8 +13,7 @@ from kbroker.formats.security_values import ScramCredential, ScramMechanism
 from kbroker.metrics import SaslMetrics
 from kbroker.security.exchange import Found
 from kbroker.security.sasl import Sasl
-from kbroker.security.scram import DEFAULT_ITERATIONS, new_credential
-from kbroker.settings.broker_sasl import SaslSettings
+from kbroker.security.sasl_settings import SaslSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +36,16 @@ class Security:
         )
 
     def log_ins(self, settings: SaslSettings) -> LogIns:
-        """For one listener. Slow: it derives the credentials of the users in `settings`."""
+        """For one listener."""
         return LogIns(settings, self.credentials, self.derivations, self._metrics)
 
 
 class ListenerUsers:
-    """The users of a listener: for PLAIN, those of its JAAS line come before the stored ones. Their
-    passwords are forgotten once the credentials are derived."""
+    """The users of a listener: for PLAIN, those of its JAAS line come before the stored ones."""
 
-    def __init__(self, passwords: Mapping[str, str], credentials: Credentials) -> None:
+    def __init__(self, own: Mapping[str, ScramCredential], credentials: Credentials) -> None:
+        self._own = own
         self._credentials = credentials
-        self._own: dict[str, ScramCredential] = {
-            name: new_credential(
-                password, secrets.token_bytes(SALT_BYTES), DEFAULT_ITERATIONS, ScramMechanism.SHA_256
-            )
-            for name, password in passwords.items()
-        }
 
     def for_scram(self, name: str, mechanism: ScramMechanism) -> Found:
         return self._credentials.for_scram(name, mechanism)
@@ -73,8 +65,8 @@ class LogIns:
         derivations: Derivations,
         metrics: SaslMetrics,
     ) -> None:
-        self.settings = settings.without_passwords()
-        self._users = ListenerUsers(settings.passwords, credentials)
+        self.settings = settings
+        self._users = ListenerUsers(settings.users, credentials)
         self._derivations = derivations
         self._metrics = metrics
 

@@ -21,8 +21,10 @@ _EXAMPLE: Final = f'{_PLAIN_MODULE} required user_alice="PASSWORD";'
 
 
 def plain_users(text: str) -> Mapping[str, str]:
-    """The passwords by user name; none for the line of SCRAM, whose users are in the state. Raises
-    ValueError, without any of the values."""
+    """The passwords by user name; none for an empty text and for the line of SCRAM, whose users are
+    in the state. Raises ValueError, without any of the values."""
+    if not text.strip():
+        return {}
     module, flag, rest = (*text.split(None, 2), "", "", "")[:3]
     if module == _SCRAM_MODULE:
         return {}
