@@ -63,6 +63,7 @@ def _wanted(request: Request) -> ConsumerGroupHeartbeatRequest:
         client_id=request.client_id or "",
         client_host=f"/{request.connection.client_host}",
         version=request.version,
+        rights=request.connection.rights,
     )
 
 

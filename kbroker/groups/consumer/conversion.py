@@ -86,9 +86,7 @@ class Conversions:
                 ),
                 had,
             )
-        group.metadata_hash = self._subscriptions.hash(
-            self._subscriptions.names(member.said for member in group.members.values())
-        )
+        group.metadata_hash = self._subscriptions.hash(self._subscriptions.names(group.members.values()))
         return group
 
     def _said(self, row: classic.ClassicMember, protocol_name: str) -> ConsumerGroupMember:

@@ -124,6 +124,7 @@ class ConsumerGroups:
         if member.is_classic:
             # It has changed its protocol.
             self.rebalances.forget_member(group.group_id, member.member_id)
+        member.rights = request.rights
         had = member.current.assigned
         missed_a_reply = request.member_epoch != member.current.epoch
         subscription_changed = self.rebalances.take_over(group, member, _said(member.said, request), records)
@@ -288,7 +289,7 @@ class ConsumerGroups:
         """A function that says whether a member subscribes to a topic, by its name or by a regular
         expression."""
         members = self.existing(group_id).members.values()
-        return self.rebalances.subscriptions.names(member.said for member in members).__contains__
+        return self.rebalances.subscriptions.names(members).__contains__
 
     # --- administration ---
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from kbroker.errors import ErrorCode
 from kbroker.groups.share import messages as share_group_api
 from kbroker.groups.share.messages import DescribedAssignment, TopicView
+from kbroker.security.rights import Rights
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -70,7 +71,8 @@ class ConsumerGroupHeartbeatRequest:
     """ConsumerGroupHeartbeat. None, or -1 in `rebalance_timeout_ms`: unchanged.
 
     - `member_epoch`: 0 joins, -1 leaves, -2 leaves for a while
-    - `owned`: the partitions that the member reports"""
+    - `owned`: the partitions that the member reports
+    - `rights`: of the client; None: it may do everything"""
 
     group_id: str
     member_id: str
@@ -85,6 +87,7 @@ class ConsumerGroupHeartbeatRequest:
     client_id: str = ""
     client_host: str = ""
     version: int = 1
+    rights: Rights | None = None
 
     @property
     def is_full(self) -> bool:

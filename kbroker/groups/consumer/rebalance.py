@@ -76,11 +76,22 @@ class ConsumerRebalances:
         other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
-        if other_names or other_regex or group.topics_version != self.subscriptions.version:
-            self._note_topics(
-                group, records, epochs=self._new_epochs(group, member, other_names, other_regex)
-            )
-        return other_names or other_regex
+        other_topics = member.rights is not None and self._sees_others(member) and not other_regex
+        if other_names or other_regex or other_topics or group.topics_version != self.subscriptions.version:
+            epochs = self._new_epochs(group, member, other_names, other_regex)
+            self._note_topics(group, records, epochs=epochs or int(other_topics))
+        return other_names or other_regex or other_topics
+
+    def _sees_others(self, member: ConsumerMember) -> bool:
+        """Whether the member's regular expression matches other topics than before, since topics or
+        the rights of its client have changed. After a start it may have matched all."""
+        regex = member.said.subscribed_topic_regex
+        if not regex:
+            member.seen = None
+            return False
+        before = self.subscriptions.resolve(regex) if member.seen is None else member.seen
+        member.seen = self.subscriptions.resolve(regex, member.rights)
+        return member.seen != before
 
     def _new_epochs(
         self, group: ConsumerGroup, member: ConsumerMember, other_names: bool, other_regex: bool
@@ -93,7 +104,7 @@ class ConsumerRebalances:
             and bool(regex)
             and all(each.said.subscribed_topic_regex != regex for each in _others(group, member))
         )
-        for_topics = is_new and bool(self.subscriptions.resolve(regex or ""))
+        for_topics = is_new and bool(self.subscriptions.resolve(regex or "", member.rights))
         return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
     def assign(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
@@ -106,7 +117,7 @@ class ConsumerRebalances:
             return
         members = {
             member.member_id: ConsumerAssignorMember(
-                self.subscriptions.topic_ids(member.said),
+                self.subscriptions.topic_ids(member),
                 group.targets.get(member.member_id, {}),
                 member.said.instance_id,
                 member.said.rack_id,
@@ -143,7 +154,7 @@ class ConsumerRebalances:
         if not subscription_changed and member.current.is_reconciled_to(group.assignment_epoch):
             return
         target = group.targets.get(member.member_id, {})
-        goal = Goal(group.assignment_epoch, target, self.subscriptions.topic_ids(member.said))
+        goal = Goal(group.assignment_epoch, target, self.subscriptions.topic_ids(member))
         current = reconcile(
             member.current, goal, owned, group.is_free, subscription_changed=subscription_changed
         )
@@ -188,7 +199,7 @@ class ConsumerRebalances:
         """Start `epochs` new group epochs; if 0, start one if topics or partitions have changed
         since the last."""
         group.topics_version = self.subscriptions.version
-        names = self.subscriptions.names(member.said for member in group.members.values())
+        names = self.subscriptions.names(group.members.values())
         metadata_hash = self.subscriptions.hash(names)
         epochs = epochs or int(metadata_hash != group.metadata_hash)
         if epochs:

@@ -31,6 +31,7 @@ from kbroker.formats.state import GroupKey
 from kbroker.groups.consumer.messages import LEAVE_STATIC_EPOCH, Partitions
 from kbroker.groups.consumer.reconciliation import Current, MemberState, Owned
 from kbroker.groups.outcome import Records
+from kbroker.security.rights import Rights
 
 NOBODY: Final = ConsumerGroupMember(
     client_id="", client_host="", subscribed_topic_names=(), subscribed_topic_regex=""
@@ -46,11 +47,17 @@ _MEMBER_TYPES: Final = (
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """`said`: the details that it sent; its topic names are sorted and distinct."""
+    """- `said`: the details that it sent; its topic names are sorted and distinct
+    - `rights`: of the client that sent its last heartbeat. None: it may do everything, or has sent
+      none since the start
+    - `seen`: the topics to which `rights` resolved its regular expression; None: not known
+    """
 
     member_id: str
     said: ConsumerGroupMember = NOBODY
     current: Current = field(default_factory=Current)
+    rights: Rights | None = None
+    seen: frozenset[str] | None = None
 
     @property
     def is_classic(self) -> bool:

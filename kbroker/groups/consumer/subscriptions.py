@@ -3,7 +3,8 @@ that the broker resolves (KIP-848).
 
 Expressions use RE2's syntax, whose matching takes linear time, and must match the whole name. Kafka
 resolves them in the background; kbroker does so at once, when a member sends a new one and when a
-topic was created or deleted.
+topic was created or deleted. With an authorizer, a member's expression matches only topics that its
+principal may describe.
 
 Names are kept as members send them, even if no such topic exists. This module must not know groups
 or assignments.
@@ -14,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ConsumerGroupMember
 from kbroker.groups.consumer.messages import IterableTopicsView
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.rights import Rights
 
 _MAX_KNOWN: Final = 1000
 
@@ -27,13 +30,24 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+class Subscriber(Protocol):
+    """A member. `rights`: of the client that sent its last heartbeat; None: it may do
+    everything."""
+
+    @property
+    def said(self) -> ConsumerGroupMember: ...
+    @property
+    def rights(self) -> Rights | None: ...
+
+
 class Subscriptions:
-    """Resolves subscriptions to topics. Results are cached until the topics change."""
+    """Resolves subscriptions to topics. Results are cached until the version of the topics changes,
+    which a change of rights raises, too."""
 
     def __init__(self, topics: IterableTopicsView) -> None:
         self._topics = topics
         self._version = topics.version
-        self._resolved: dict[str, frozenset[str]] = {}
+        self._resolved: dict[tuple[str, Rights | None], frozenset[str]] = {}
         self._hashes: dict[frozenset[str], int] = {}
         self._ids: dict[frozenset[str], frozenset[UUID]] = {}
 
@@ -42,14 +56,17 @@ class Subscriptions:
         """A version that changes whenever the results below may change."""
         return self._topics.version
 
-    def names(self, members: Iterable[ConsumerGroupMember]) -> frozenset[str]:
+    def names(self, members: Iterable[Subscriber]) -> frozenset[str]:
         """All names that the members subscribe to, and the names of topics that match their
         expressions."""
-        distinct = {(member.subscribed_topic_names, member.subscribed_topic_regex) for member in members}
-        found = [self.resolve(regex) for _, regex in distinct if regex]
-        return frozenset().union(*found, *(names for names, _ in distinct))
+        distinct = {
+            (member.said.subscribed_topic_names, member.said.subscribed_topic_regex, member.rights)
+            for member in members
+        }
+        found = [self.resolve(regex, rights) for _, regex, rights in distinct if regex]
+        return frozenset().union(*found, *(names for names, _, _ in distinct))
 
-    def topic_ids(self, member: ConsumerGroupMember) -> frozenset[UUID]:
+    def topic_ids(self, member: Subscriber) -> frozenset[UUID]:
         """The topics that the member subscribes to and that exist."""
         self._forget_old()
         names = self.names((member,))
@@ -74,13 +91,17 @@ class Subscriptions:
             known = _keep(self._hashes, names, int.from_bytes(digest, "big", signed=True) if found else 0)
         return known
 
-    def resolve(self, regex: str) -> frozenset[str]:
-        """The topics whose whole name matches. Raises INVALID_REGULAR_EXPRESSION."""
+    def resolve(self, regex: str, rights: Rights | None = None) -> frozenset[str]:
+        """The topics whose whole name matches, and that the client may describe. Raises
+        INVALID_REGULAR_EXPRESSION."""
         self._forget_old()
-        if (known := self._resolved.get(regex)) is None:
+        if (known := self._resolved.get((regex, rights))) is None:
             matches = compile_regex(regex).fullmatch
+            found = (topic.name for topic in self._topics if matches(topic.name))
             known = _keep(
-                self._resolved, regex, frozenset(topic.name for topic in self._topics if matches(topic.name))
+                self._resolved,
+                (regex, rights),
+                frozenset(name for name in found if rights is None or _sees(rights, name)),
             )
         return known
 
@@ -90,6 +111,10 @@ class Subscriptions:
             self._resolved.clear()
             self._hashes.clear()
             self._ids.clear()
+
+
+def _sees(rights: Rights, name: str) -> bool:
+    return rights.has(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _keep(known: dict[K, V], key: K, value: V) -> V:
