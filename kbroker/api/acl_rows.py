@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.api.request import CloseConnection, Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
 _NUMBERS = (ResourceType, PatternType, Operation, Permission)
+_NOUNS = {
+    ResourceType: "resourceType",
+    PatternType: "patternType",
+    Operation: "operation",
+    Permission: "permissionType",
+}
 
 
 def check_known(*numbers: int) -> None:
-    """A type, a pattern, an operation and a permission. As Kafka does, end the connection of a
-    client that sends UNKNOWN (0); so does a number that does not exist."""
+    """A type, a pattern, an operation and a permission. Raises INVALID_REQUEST for UNKNOWN (0), and
+    for a number that does not exist. Kafka ends the connection because of the first."""
     for kind, number in zip(_NUMBERS, numbers, strict=True):
         if number == 0 or number not in {int(each) for each in kind}:
-            raise CloseConnection(f"{kind.__name__} {number} of an ACL is unknown", "unknown part of an ACL")
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown {_NOUNS[kind]} {number}")
 
 
 def filter_of(row: Any) -> AclFilter:
-    """Ends the connection of a client that sends an unknown number."""
+    """Raises INVALID_REQUEST."""
     numbers = row.resource_type_filter, row.pattern_type_filter, row.operation, row.permission_type
     check_known(*numbers)
     return AclFilter(

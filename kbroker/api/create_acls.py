@@ -23,9 +23,6 @@ _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
 
 async def handle(request: Request) -> Message:
     creations = request.body.creations
-    for each in creations:
-        numbers = each.resource_type, each.resource_pattern_type, each.operation, each.permission_type
-        check_known(*numbers)
     try:
         check_usable(request)
         check_cluster(request, Operation.ALTER)
@@ -55,6 +52,7 @@ def _row(error: KafkaError | None) -> Message:
 
 def _acl(row: Any) -> Acl:
     """Raises INVALID_REQUEST."""
+    check_known(row.resource_type, row.resource_pattern_type, row.operation, row.permission_type)
     kind, name = ResourceType(row.resource_type), row.resource_name
     pattern, operation = PatternType(row.resource_pattern_type), Operation(row.operation)
     permission = Permission(row.permission_type)

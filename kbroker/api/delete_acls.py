@@ -2,39 +2,57 @@
 filter. Code 0 is durable, even with durability `os`, and in force.
 
 A request that selects more than 10 000 removes nothing, and is 44 in every row. Needs ALTER on the
-cluster (31 in every row). Without an authorizer that uses ACLs every row is SECURITY_DISABLED. As
-in Kafka, a filter with an unknown number ends the connection.
+cluster (31 in every row). Without an authorizer that uses ACLs every row is SECURITY_DISABLED.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kbroker.api.acl_rows import check_usable, entry_row, filter_of, no_store
 from kbroker.api.authorization import check_cluster
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.security.acls import Acl, Operation
+from kbroker.security.acls import Acl, AclFilter, Operation
 
 MAX_REMOVED = 10_000
 
 
 async def handle(request: Request) -> Message:
-    filters = [filter_of(each) for each in request.body.filters]
+    asked = request.body.filters
     try:
         check_usable(request)
         check_cluster(request, Operation.ALTER)
-        try:
-            removed = await request.broker.acls.delete(filters, MAX_REMOVED)
-        except (NoSpace, StoreFailed) as error:
-            raise no_store(error) from error
-        if removed is None:
-            what = "Unable to perform excessively large batch operation."
-            raise KafkaError(ErrorCode.policy_violation, what)
+        rows = await _rows(request, [_parsed(each) for each in asked])
     except KafkaError as error:
-        row = {"error_code": error.code, "error_message": error.message, "matching_acls": ()}
-        return {"filter_results": [row] * len(filters)}
-    return {"filter_results": [_row(acls) for acls in removed]}
+        rows = [_refused(error)] * len(asked)
+    return {"filter_results": rows}
+
+
+def _parsed(row: Any) -> AclFilter | KafkaError:
+    try:
+        return filter_of(row)
+    except KafkaError as error:
+        return error
+
+
+async def _rows(request: Request, filters: Sequence[AclFilter | KafkaError]) -> list[Message]:
+    """Raises KafkaError, with nothing removed."""
+    good = [each for each in filters if isinstance(each, AclFilter)]
+    try:
+        found = await request.broker.acls.delete(good, MAX_REMOVED)
+    except (NoSpace, StoreFailed) as error:
+        raise no_store(error) from error
+    if found is None:
+        what = "Unable to perform excessively large batch operation."
+        raise KafkaError(ErrorCode.policy_violation, what)
+    removed = iter(found)
+    return [_refused(each) if isinstance(each, KafkaError) else _row(next(removed)) for each in filters]
+
+
+def _refused(error: KafkaError) -> Message:
+    return {"error_code": error.code, "error_message": error.message, "matching_acls": ()}
 
 
 def _row(acls: Iterable[Acl]) -> Message:

@@ -1,7 +1,6 @@
 """DescribeAcls (29), v1-3: the ACLs that a filter selects, grouped by resource pattern.
 
-Needs DESCRIBE on the cluster (31). Without an authorizer that uses ACLs it is SECURITY_DISABLED. As
-in Kafka, a filter with an unknown number ends the connection.
+Needs DESCRIBE on the cluster (31). Without an authorizer that uses ACLs it is SECURITY_DISABLED.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from kbroker.security.acls import Operation
 
 
 def handle(request: Request) -> Message:
-    wanted = filter_of(request.body)
     try:
         check_usable(request)
         check_cluster(request, Operation.DESCRIBE)
+        wanted = filter_of(request.body)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "resources": ()}
     resources = [

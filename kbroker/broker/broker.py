@@ -24,6 +24,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.commits.session_clock import SessionClock
+from kbroker.broker.commits.store_errors import close, starting
 from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics, Stores
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
@@ -56,8 +57,8 @@ from kbroker.broker.queues.share_partitions import SharePartitions, SharePartiti
 from kbroker.broker.queues.unattended import Unattended
 from kbroker.broker.security.acls import Acls, AclsStatistics
 from kbroker.broker.security.credentials import Credentials
+from kbroker.broker.security.seen_topics import SeenTopics
 from kbroker.broker.security.service import Security, SecurityStatistics
-from kbroker.broker.store_errors import close, starting
 from kbroker.broker.transactions.ending import TransactionEnding
 from kbroker.broker.transactions.markers import Markers
 from kbroker.broker.transactions.recovery import recover
@@ -66,6 +67,7 @@ from kbroker.broker.transactions.service import TransactionService, transaction_
 from kbroker.clock import wall_clock_ms
 from kbroker.groups.classic import coordinator as classic_group
 from kbroker.groups.consumer import coordinator as consumer_group
+from kbroker.groups.consumer.messages import IterableTopicsView
 from kbroker.groups.ids import GroupIds
 from kbroker.groups.offsets.committed import Offsets
 from kbroker.groups.outcome import Coordinator
@@ -335,10 +337,13 @@ class Broker:
     def _consumer_group_service(self, clock: SessionClock) -> ConsumerGroupService:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
         configs, ids, times = self.configs, self.group_ids, clock.times
+        topics: IterableTopicsView = self.topics
+        if self.acls.has_authorizer:
+            topics = SeenTopics(topics, self.acls)
         groups = Groups(
             classic_group.ClassicGroups(configs.classic_group_settings, ids, _new_id, times),
             consumer_group.ConsumerGroups(
-                configs.consumer_group_settings, ids, self.topics, assignors, _new_short_id, times
+                configs.consumer_group_settings, ids, topics, assignors, _new_short_id, times
             ),
             Offsets(configs.offsets_settings, times),
             ids,

@@ -10,7 +10,7 @@ from tests.checks.structure import MAX_PARAMETERS, figures
 BOUNDS = {
     "import circles": 0,
     # With transactions/ and compaction/: each from broker.py, and to commits/ and logs/. With
-    # security/: from broker.py and connection.py, and to commits/. With store_errors.py: one.
+    # security/: from broker.py and connection.py, and to commits/.
     "arrows in broker/": 34,
     "arrows in groups/": 30,
     "arrows in storage/": 17,

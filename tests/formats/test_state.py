@@ -4,6 +4,8 @@ format wrote them."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from hashlib import blake2b
 from uuid import UUID
 
 import pytest
@@ -27,7 +29,14 @@ from kbroker.formats.parked_records import (
     read_parked_entries,
     shelf_of,
 )
-from kbroker.formats.security_values import ScramCredential, ScramKey, ScramMechanism, ScramSecret
+from kbroker.formats.security_values import (
+    AclKey,
+    ScramCredential,
+    ScramKey,
+    ScramMechanism,
+    ScramSecret,
+    StoredAcl,
+)
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
     NamedTopic,
@@ -130,9 +139,18 @@ KEYS_AND_BYTES = [
         b"txn_offset/" + bytes.fromhex("0000000000000102 0002 6731" + TOPIC_HEX + "00000003"),
     ),
     (AbortedKey(TOPIC, 3, 258), b"aborted/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
+    (AclKey(TOPIC), b"acl/" + TOPIC.bytes),
 ]
 
+ACL = StoredAcl(2, 3, "orders", "User:grün", "*", 4, 3)
+
 VALUES = [
+    (
+        AclKey.of(ACL),
+        ACL,
+        '{"host":"*","name":"orders","operation":4,"pattern_type":3,"permission":3,"principal":"User:grün",'
+        '"resource_type":2}'.encode(),
+    ),
     (GENERATION, Generation(7), b'{"number":7,"unsynced":false}'),
     (GENERATION, Generation(8, unsynced=True), b'{"number":8,"unsynced":true}'),
     (PERSISTER, PersisterName("default"), b'{"name":"default"}'),
@@ -295,6 +313,13 @@ def test_a_broken_secret_is_not_told(value: bytes) -> None:
 def test_values_as_bytes(key: StateKey, value: state_records.JsonValue, encoded: bytes) -> None:
     assert value.encode() == encoded
     assert key.decode_value(encoded) == value
+
+
+def test_the_id_of_an_acl_is_a_hash_of_its_value() -> None:
+    """As docs/format.md says, so that other versions find the same key."""
+    assert AclKey.of(ACL) == AclKey.of(replace(ACL))
+    assert AclKey.of(ACL).acl_id == UUID(bytes=blake2b(ACL.encode(), digest_size=16).digest())
+    assert AclKey.of(ACL) != AclKey.of(replace(ACL, host="10.0.0.1"))
 
 
 def test_every_namespace_is_in_the_table_at_the_head() -> None:

@@ -1,4 +1,4 @@
-"""Decisions of the built-in authorizer beside a brute-force model of StandardAuthorizer."""
+"""Decisions of the built-in authorizer, beside a brute-force model of Kafka's."""
 
 from __future__ import annotations
 

@@ -286,6 +286,12 @@ def _describe_partitions(world: World) -> Values:
     return {"topics": [{"name": world.topic.name}], "response_partition_limit": 10, "cursor": cursor}
 
 
+_ACL_FILTER: Values = {
+    "resource_type_filter": 2, "resource_name_filter": None, "pattern_type_filter": 3,
+    "principal_filter": "User:x", "host_filter": None, "operation": 3, "permission_type": 3,
+}  # fmt: skip
+
+
 REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "produce": lambda w: {
         "acks": -1, "timeout": 1000,
@@ -344,6 +350,16 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
         "transactional_id_pattern": None,
     },
     "offset_for_leader_epoch": lambda w: {"topics": _of_topic(w, {"partition": 0, "leader_epoch": 0})},
+    "describe_acls": lambda w: {**_ACL_FILTER},
+    "create_acls": lambda w: {
+        "creations": [
+            {
+                "resource_type": 2, "resource_name": w.topic.name, "resource_pattern_type": 3,
+                "principal": "User:x", "host": "*", "operation": 3, "permission_type": 3,
+            }
+        ],
+    },
+    "delete_acls": lambda w: {"filters": [{**_ACL_FILTER}]},
     "describe_configs": lambda w: {"resources": _resources(w, configuration_keys=None)},
     "alter_configs": lambda w: {"resources": _resources(w, configs=()), "validate_only": False},
     "describe_log_dirs": lambda w: {"topics": [{**each, "partitions": [0]} for each in _of_topic(w)]},

@@ -89,6 +89,10 @@ class Acls:
         return self._denied
 
     @property
+    def has_authorizer(self) -> bool:
+        return self._authorizer is not None
+
+    @property
     def is_on(self) -> bool:
         """Whether there is an authorizer that decides by these entries."""
         return self._authorizer is not None and self._authorizer.uses_acls
