@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: codes, messages, and that changes are in force at once."""
+"""DescribeAcls, CreateAcls and DeleteAcls: codes and messages, and how entries are stored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.api.authorization_world import AUTHORIZER
 from tests.api.conftest import Client, Connect, versions
 
 _ANY = {
-    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
-    "host_filter": None, "operation": 1, "permission_type": 1,
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+    "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
 }  # fmt: skip
 
 
@@ -97,8 +97,8 @@ async def test_entries_are_created_described_and_deleted(version: int, connect: 
         ),
         (
             {"principal": "bob"},
-            "Could not parse principal from `bob` (no colon is present separating the principal type from the "
-            "principal name)",
+            "Could not parse principal from `bob` (no colon is present separating the principal type from "
+            "the principal name)",
         ),
         ({"resource_pattern_type": 1}, "Invalid patternType ANY"),
         ({"resource_pattern_type": 2}, "Invalid patternType MATCH"),
@@ -228,7 +228,8 @@ async def test_denied_operations_are_counted_and_logged_once_a_minute(
         assert lines == [
             "denied User:ANONYMOUS from 10.0.0.1 the operation READ on topic a",
             "denied User:ANONYMOUS from 10.0.0.1 the operation READ on group g",
-            "denied User:ANONYMOUS from 10.0.0.1 the operation READ on topic d (3 denied since the last such line)",
+            "denied User:ANONYMOUS from 10.0.0.1 the operation READ on topic d (3 denied since the last "
+            "such line)",
         ]
         assert dict(acls.denied) == {
             (Operation.READ, ResourceType.TOPIC): 4,

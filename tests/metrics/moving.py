@@ -15,6 +15,9 @@ from kbroker.broker.logs.retention import apply_retention
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import NoSpace
 from kbroker.formats.batches import Record, build_batch
+from kbroker.plugins import STANDARD_AUTHORIZER
+from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.principals import user
 from tests.api import dead_letter_queues as queues
 from tests.api.share_consumers import (
     ACCEPT,
@@ -42,6 +45,8 @@ CONFIG = {
     "group.share.delivery.count.limit": "2",
     "offsets.retention.check.interval.ms": "50",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:ANONYMOUS",
 }
 OFFERED = [{"name": "range", "metadata": b""}]
 
@@ -301,8 +306,27 @@ async def housekeeping(world: World) -> None:
     await world.scrape()
 
 
+async def rights(world: World) -> None:
+    """An entry, and an operation that a client without it may not do."""
+    created = {
+        "resource_type": 2, "resource_name": "orders", "resource_pattern_type": 3, "principal": "User:alice",
+        "host": "*", "operation": 3, "permission_type": 3,
+    }  # fmt: skip
+    answer = await ask(world, "create_acls", 3, creations=[created])
+    assert answer.results[0].error_code == 0
+    found = {name: world.broker.acls.rights_of(user(name), "10.0.0.1") for name in ("alice", "bob")}
+    allowed = {
+        name: each is not None and each.allows(Operation.READ, ResourceType.TOPIC, "orders")
+        for name, each in found.items()
+    }
+    assert allowed == {"alice": True, "bob": False}
+    assert await world.value("kbroker_acls") == 1
+    assert await world.value("kbroker_denied_operations_total", operation="READ", resource="TOPIC") == 1
+
+
 STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     requests_and_connections,
+    rights,
     administration,
     log_ins,
     commits,
