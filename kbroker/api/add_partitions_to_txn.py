@@ -11,8 +11,8 @@ in its rows, whether or not it exists; others are not attempted). v4-5 need CLUS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from kbroker.api.authorization import allows, allows_on_cluster, allows_on_topic
 from kbroker.api.request import Message, Request
@@ -25,6 +25,8 @@ from kbroker.transactions.coordinator import ProducerEpoch
 _SEVERAL_FROM = 4
 _FENCED_FROM = 2
 _UNKNOWN = ErrorCode.unknown_topic_or_partition
+Codes: TypeAlias = Mapping[tuple[str, int], ErrorCode]
+"""By topic and partition; those that are missing are unknown."""
 
 
 async def handle(request: Request) -> Message:
@@ -33,9 +35,8 @@ async def handle(request: Request) -> Message:
         transactional_id = body.v3_and_below_transactional_id
         producer = ProducerEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         topics = body.v3_and_below_topics
-        if request.connection.rights is not None and (rows := _denied(request, transactional_id, topics)):
-            return {"results_by_topic_v3_and_below": rows}
-        rows = await _rows(request, transactional_id, producer, topics, verify_only=False)
+        denied = None if request.connection.rights is None else _denied(request, transactional_id, topics)
+        rows = await _rows(request, transactional_id, producer, topics, denied, verify_only=False)
         return {"results_by_topic_v3_and_below": rows}
     if request.connection.rights is not None and not allows_on_cluster(request, Operation.CLUSTER_ACTION):
         return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": ()}
@@ -43,7 +44,7 @@ async def handle(request: Request) -> Message:
     for each in body.transactions:
         producer = ProducerEpoch(each.producer_id, each.producer_epoch)
         rows = await _rows(
-            request, each.transactional_id, producer, each.topics, verify_only=each.verify_only
+            request, each.transactional_id, producer, each.topics, None, verify_only=each.verify_only
         )
         results.append({"transactional_id": each.transactional_id, "topic_results": rows})
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
@@ -54,9 +55,11 @@ async def _rows(
     transactional_id: str,
     producer: ProducerEpoch,
     topics: Sequence[Any],
+    denied: Codes | None,
     *,
     verify_only: bool,
 ) -> list[Message]:
+    """`denied`: the codes of a request that is refused."""
     found = {
         (topic.name, index): find_partition(request.broker, topic.name, index)
         for topic in topics
@@ -64,42 +67,46 @@ async def _rows(
     }
     partitions = {key: each for key, each in found.items() if each is not None}
     service = request.broker.transactions
-    if len(partitions) < len(found):
+    codes: Codes
+    if denied is not None:
+        codes = denied
+    elif len(partitions) < len(found):
         codes = dict.fromkeys(partitions, ErrorCode.operation_not_attempted)
     elif verify_only:
         codes = {key: service.verify(transactional_id, producer, each) for key, each in partitions.items()}
     else:
         code = await _added(request, transactional_id, producer, list(partitions.values()))
         codes = dict.fromkeys(partitions, code)
-    return _with_codes(topics, lambda name, index: codes.get((name, index), _UNKNOWN))
-
-
-def _denied(request: Request, transactional_id: str, topics: Sequence[Any]) -> list[Message]:
-    """The rows of a request that is refused; none if it is not."""
-    if not allows(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-        return _with_codes(topics, lambda *_: ErrorCode.transactional_id_authorization_failed)
-    names = {topic.name for topic in topics if not allows_on_topic(request, Operation.WRITE, topic.name)}
-
-    def code(name: str, index: int) -> ErrorCode:
-        if name in names:
-            return ErrorCode.topic_authorization_failed
-        is_unknown = find_partition(request.broker, name, index) is None
-        return _UNKNOWN if is_unknown else ErrorCode.operation_not_attempted
-
-    return _with_codes(topics, code) if names else []
-
-
-def _with_codes(topics: Sequence[Any], code: Callable[[str, int], ErrorCode]) -> list[Message]:
     return [
         {
             "name": topic.name,
             "results_by_partition": [
-                {"partition_index": index, "partition_error_code": code(topic.name, index)}
+                {
+                    "partition_index": index,
+                    "partition_error_code": codes.get((topic.name, index), _UNKNOWN),
+                }
                 for index in topic.partitions
             ],
         }
         for topic in topics
     ]
+
+
+def _denied(request: Request, transactional_id: str, topics: Sequence[Any]) -> Codes | None:
+    """The codes of a client that lacks a right."""
+    places = [(topic.name, index) for topic in topics for index in topic.partitions]
+    if not allows(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return dict.fromkeys(places, ErrorCode.transactional_id_authorization_failed)
+    names = {topic.name for topic in topics if not allows_on_topic(request, Operation.WRITE, topic.name)}
+    if not names:
+        return None
+    codes = {}
+    for name, index in places:
+        if name in names:
+            codes[name, index] = ErrorCode.topic_authorization_failed
+        elif find_partition(request.broker, name, index) is not None:
+            codes[name, index] = ErrorCode.operation_not_attempted
+    return codes
 
 
 async def _added(

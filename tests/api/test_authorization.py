@@ -245,6 +245,25 @@ async def test_a_transaction_whose_rights_are_withdrawn(connect: Connect) -> Non
         await end(bob, "tx-bob", producer, commit=False)
 
 
+async def test_a_request_that_names_no_partition_needs_the_right_too(connect: Connect) -> None:
+    async with opened(connect) as world:
+        coordinator = world.client.broker.transactions.coordinator
+        producer = await init(world.client, "tx-new")
+        before = coordinator.record("tx-new")
+        bob = world.client_of("bob")
+        for topics in ((), [{"name": "orders", "partitions": ()}]):
+            await bob.call(
+                "add_partitions_to_txn",
+                3,
+                v3_and_below_transactional_id="tx-new",
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.epoch,
+                v3_and_below_topics=topics,
+            )
+        assert coordinator.record("tx-new") == before
+        assert bob.broker.acls.denied[Operation.WRITE, ID] == 2
+
+
 @pytest.mark.parametrize("version", [3, 5])
 async def test_one_denied_topic_keeps_all_out_of_a_transaction(version: int, connect: Connect) -> None:
     async with opened(connect) as world:

@@ -16,7 +16,12 @@ PACKAGE = "kbroker"
 MAX_PARAMETERS = 7
 SETTINGS = frozenset({"config", "data_dir", "durability", "state_storage", "storage"})
 """Parameters that are options of `kbroker start`; they do not count."""
-SPIS = ("kbroker.storage.spi", "kbroker.share.persister", "kbroker.groups.assignors.spi")
+SPIS = (
+    "kbroker.storage.spi",
+    "kbroker.share.persister",
+    "kbroker.groups.assignors.spi",
+    "kbroker.security.spi",
+)
 LONG_FILE_LINES = 500
 
 Graph = Mapping[str, frozenset[str]]
