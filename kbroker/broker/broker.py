@@ -177,9 +177,7 @@ class Broker:
         self.unattended = Unattended(self.share_partitions, coordinator.group_ids, coordinator.partitions_of)
         self.held_logs, self.kept_records = self._held_and_kept(coordinator)
         self.share_group_service = self._share_group_service(coordinator, clock)
-        stores, floor = Stores(log_store, state_store, *commits), self.disk_floor
-        holders, raise_format = self.held_logs.holders, partial(directory.raise_format, COMPACTION_FORMAT)
-        self.log_cleaner = LogCleaner(self.topics, self.config, stores, floor, holders, raise_format)
+        self.log_cleaner = self._log_cleaner()
         self.consumer_group_service = self._consumer_group_service(clock)
         self.transactions = self._transactions()
         self.security = self._security()
@@ -214,6 +212,16 @@ class Broker:
             reserve=SpaceReserve(self.options.data_dir),
         )
 
+    def _acls(self) -> Acls:
+        raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
+        return Acls(self.config, self.state_store, self.state_commits, raise_format)
+
+    def _log_cleaner(self) -> LogCleaner:
+        stores = Stores(self.log_store, self.state_store, self.log_commits, self.state_commits)
+        holders = self.held_logs.holders
+        raise_format = partial(self.directory.raise_format, COMPACTION_FORMAT)
+        return LogCleaner(self.topics, self.config, stores, self.disk_floor, holders, raise_format)
+
     def _transactions(self) -> TransactionService:
         coordinator = Transactions(partial(transaction_settings, self.config), self.producer_ids.next)
         raise_format = partial(self.directory.raise_format, TRANSACTIONS_FORMAT)
@@ -228,10 +236,6 @@ class Broker:
             self.background,
         )
         return TransactionService(self.config, coordinator, self.producer_ids, saving, ending)
-
-    def _acls(self) -> Acls:
-        raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
-        return Acls(self.config, self.state_store, self.state_commits, raise_format)
 
     def _security(self) -> Security:
         raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)

@@ -297,7 +297,7 @@ BY_ID_ONLY = {
 """These name topics by id. A group without READ is refused as a whole."""
 
 
-@pytest.mark.parametrize(("module", "version"), named_requests())
+@pytest.mark.parametrize(("module", "version"), [*named_requests()])
 async def test_a_hidden_name_looks_like_a_missing_one(module: str, version: int, connect: Connect) -> None:
     async with opened(connect) as world:
         nobody = world.client_of("nobody")

@@ -93,21 +93,26 @@ async def test_an_authorizer_may_change_its_mind(connect: Connect, plugin_direct
 
 
 @pytest.mark.parametrize(
-    ("module", "message"),
+    ("name", "module", "message"),
     [
-        ("FACTORY = lambda context: object()", "it makes a object, which is no Authorizer"),
         (
+            "nothing",
+            "FACTORY = lambda context: object()",
+            "authorizer.class.name=own-topics: it returns a value of the type object, and not an Authorizer",
+        ),
+        (
+            "half",
             "from kbroker.security.spi import Authorizer\nclass FACTORY(Authorizer):\n"
             "    def __init__(self, context): pass\n",
             "a plugin is incomplete: .*abstract",
         ),
-        ("raise RuntimeError('broken')", "authorizer 'own-topics' of bad 1.2 cannot be loaded"),
+        ("bad", "raise RuntimeError('broken')", "authorizer 'own-topics' of bad 1.2 cannot be loaded"),
     ],
 )
 async def test_a_plugin_that_is_none_stops_the_start(
-    module: str, message: str, connect: Connect, plugin_directory: Path
+    name: str, module: str, message: str, connect: Connect, plugin_directory: Path
 ) -> None:
-    put(plugin_directory, "bad", module)
+    put(plugin_directory, name, module)
     with pytest.raises(OperatorError, match=message):
         async with connect(config=CONFIG):
             pass

@@ -242,8 +242,8 @@ def _authorizer_of(config: BrokerConfig, changed: Callable[[], None]) -> Authori
     authorizer: object = plugins.opening(factory, _same)(AuthorizerContext(config, changed))
     if not isinstance(authorizer, Authorizer):
         raise OperatorError(
-            f"authorizer.class.name={name}: it makes a {type(authorizer).__name__}, which is no Authorizer "
-            "(kbroker.security.spi)"
+            f"authorizer.class.name={name}: it returns a value of the type {type(authorizer).__name__}, "
+            "and not an Authorizer (kbroker.security.spi)"
         )
     return authorizer
 
