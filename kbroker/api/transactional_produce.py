@@ -71,7 +71,8 @@ class Transaction(NamedTuple):
 
 
 async def transaction_of(request: Request, topics: Batches) -> Transaction:
-    """The request's transaction, with its logs added if that is the broker's part."""
+    """The request's transaction, with its logs added if that is the broker's part. A power cut takes
+    neither the transaction nor its logs from here on."""
     service, version = request.broker.transactions, request.version
     transactional_id, rights = request.body.transactional_id, request.connection.rights
     producers: set[ProducerEpoch] = set()
@@ -96,6 +97,11 @@ async def transaction_of(request: Request, topics: Batches) -> Transaction:
     elif producers and version >= _ADDS_FROM:
         code = await _added(service, transactional_id, producers.pop(), partitions)
         refusal = None if code is ErrorCode.none else _refusal(version, code)
+    if refusal is None and partitions:
+        try:
+            await service.begun(transactional_id)
+        except KafkaError as error:
+            refusal = _refusal(version, error.code)
     return Transaction(service, transactional_id, version, refusal)
 
 

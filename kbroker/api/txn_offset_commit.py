@@ -72,6 +72,7 @@ async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
             code = await service.add(body.transactional_id, producer, (), (body.group_id,), version=2)
             if code is not ErrorCode.none:
                 return OffsetErrors(_told(request.version, code))
+        await service.begun(body.transactional_id)
         return await groups.ask(decide)
     except KafkaError as error:
         return OffsetErrors(_told(request.version, error.code))

@@ -229,7 +229,7 @@ class Broker:
         ending = TransactionEnding(
             coordinator,
             saving,
-            Markers(self.topics, self.generation),
+            Markers(self.topics, self.generation, self.log_commits.start),
             self.consumer_group_service.end_transaction,
             self.topics,
             self.log_commits,

@@ -68,7 +68,7 @@ class _Entry(NamedTuple):
 
 class _Operation(NamedTuple):
     call: Callable[[], Any]
-    task: trio.lowlevel.Task
+    ended: Callable[[outcome.Outcome[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class GroupCommit(Generic[Item]):
         self._dirty = trio.Event()
         self._sync_is_due = False
         self._has_deferred = trio.Event()
-        # The tasks that wait for a sync which has not begun yet.
-        self._next_flush: list[trio.lowlevel.Task] | None = None
+        # The callbacks of a sync which has not begun yet.
+        self._next_flush: list[OnDone] | None = None
         self._failure: StoreFailed | None = None
         self._crash: BaseException | None = None
         self._is_abandoned = False
@@ -186,7 +186,7 @@ class GroupCommit(Generic[Item]):
         were submitted before it."""
         if self._failure is not None:
             raise self._failure
-        self._queue.append(_Operation(operation, trio.lowlevel.current_task()))
+        self._queue.append(_Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())))
         self.wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer
@@ -198,26 +198,39 @@ class GroupCommit(Generic[Item]):
         Writes of others continue meanwhile if the engine allows a write() during a sync()."""
         if self._sync_each:
             return
-        if not self._beside_sync:
-            await self.perform(self._sync)
+        decision = Decision()
+        self.flush_then(decision.decide)
+        await decision.wait(to_the_end=True)
+
+    def flush_then(self, ended: OnDone) -> None:
+        """`flush` without waiting: `ended` is called on the loop, with None or the error. It must
+        not raise anything itself, and may be called before this returns."""
+        if self._sync_each or self._failure is not None:
+            ended(None if self._sync_each else self._failure)
+        elif not self._beside_sync:
+            self._queue.append(_Operation(self._sync, partial(self._operation_flushed, ended)))
+            self.wake()
+        elif self._queue:  # After all writes that were submitted before are written or refused.
+            self.submit([], lambda _: self._begin_flush(ended))
+        else:
+            self._begin_flush(ended)
+
+    def _operation_flushed(self, ended: OnDone, result: outcome.Outcome[None]) -> None:
+        if isinstance(result, outcome.Error):
+            ended(cast(Exception, result.error))
+        else:
             self._counts["syncs"] += 1
-            return
-        if self._queue:
-            await self._after_queue()
+            ended(None)
+
+    def _begin_flush(self, ended: OnDone) -> None:
         if self._failure is not None:
-            raise self._failure
+            ended(self._failure)
+            return
         waiting = self._next_flush
         if waiting is None:
             waiting = self._next_flush = []
             self._thread.begin(self._sync_for_flush, partial(self._flushed, waiting))
-        waiting.append(trio.lowlevel.current_task())
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-
-    async def _after_queue(self) -> None:
-        """Returns when all writes that were submitted before are written or refused."""
-        task = trio.lowlevel.current_task()
-        self.submit([], lambda _: trio.lowlevel.reschedule(task))
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        waiting.append(ended)
 
     def _sync_for_flush(self) -> None:
         """Runs in the thread. The sync may miss what is written from now on, so the next flush
@@ -225,7 +238,7 @@ class GroupCommit(Generic[Item]):
         self._next_flush = None
         self._sync()
 
-    def _flushed(self, waiting: list[trio.lowlevel.Task], error: BaseException | None) -> None:
+    def _flushed(self, waiting: list[OnDone], error: BaseException | None) -> None:
         if error is None:
             self._counts["syncs"] += 1
         elif isinstance(error, Exception):
@@ -234,9 +247,8 @@ class GroupCommit(Generic[Item]):
             self._crash = error
             error = StoreFailed(repr(error))
             self.wake()
-        for task in waiting:
-            result = outcome.Value(None) if error is None else outcome.Error(error)
-            trio.lowlevel.reschedule(task, result)
+        for ended in waiting:
+            ended(error)
 
     def close(self) -> None:
         """Have `run` finish the queue, sync and return."""
@@ -276,7 +288,7 @@ class GroupCommit(Generic[Item]):
         self._refuse([], failure)
         self._queue.clear()
         for operation in operations:
-            trio.lowlevel.reschedule(operation.task, outcome.Error(failure))
+            operation.ended(outcome.Error(failure))
 
     async def _work(self) -> None:
         while True:
@@ -364,7 +376,7 @@ class GroupCommit(Generic[Item]):
         except BaseException as crash:  # A panic of an engine in Rust is no Exception.
             self._crash = crash
             result = outcome.Error(StoreFailed(repr(crash)))
-        trio.lowlevel.reschedule(operation.task, result)
+        operation.ended(result)
 
     def _commit(self, group: list[_Entry]) -> None:
         """Write and sync the group, or have the thread do so and report to `_kept`."""

@@ -115,8 +115,9 @@ class Decision:
     def _outcome(self) -> outcome.Outcome[None]:
         return outcome.Value(None) if self._error is None else outcome.Error(self._error)
 
-    async def wait(self) -> None:
-        """Returns when decided; raises the error if there is one."""
+    async def wait(self, *, to_the_end: bool = False) -> None:
+        """Returns when decided; raises the error if there is one. `to_the_end`: cancelling has no
+        effect."""
         if self.done:
             if self._error is not None:
                 raise self._error
@@ -125,6 +126,8 @@ class Decision:
         self._tasks.append(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
+            if to_the_end:
+                return trio.lowlevel.Abort.FAILED
             self._tasks.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 

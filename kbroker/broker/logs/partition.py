@@ -270,8 +270,26 @@ class Partition(ReadablePartition):
         now_ms: int,
         on_done: OnDone,
     ) -> int:
+        """`enqueue_marker`, and have the committer begin."""
+        offset = self.enqueue_marker(
+            kind, producer, coordinator_epoch=coordinator_epoch, version=version, now_ms=now_ms, on_done=on_done
+        )
+        self._commits.wake()
+        return offset
+
+    def enqueue_marker(
+        self,
+        kind: MarkerType,
+        producer: ProducerInfo,
+        *,
+        coordinator_epoch: int,
+        version: int,
+        now_ms: int,
+        on_done: OnDone,
+    ) -> int:
         """Stamp and queue the marker that ends a producer's transaction; `version` is the client's
-        transaction version (producer_state.py). Returns its offset; `on_done` as in `append`.
+        transaction version (producer_state.py). The caller must start the group commit before it
+        waits. Returns the marker's offset; `on_done` as in `enqueue`.
         Raises KafkaError for a marker that comes too late, and ProducersNotLoaded."""
         self._check_writable()
         if self.producers is None:
@@ -283,7 +301,6 @@ class Partition(ReadablePartition):
         appended = self._stamped(
             bytearray(batch), read_header(batch), True, now_ms, on_done, None, marker=marker
         )
-        self._commits.wake()
         return appended.base_offset
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:

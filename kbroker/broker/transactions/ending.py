@@ -67,35 +67,40 @@ class TransactionEnding:
     async def end(self, transition: Transition) -> None:
         """Returns when the transaction has ended, or is bound to. Raises KafkaError if it has
         not."""
-        is_decided, is_complete = Decision(), trio.Event()
-        self.start(self._carry_out, transition, is_decided, is_complete)
-        await is_decided.wait()
+        await self._decide(transition)
+        transactional_id = transition.transactional_id
+        if await self._finished_at_once(transactional_id):
+            return
+        is_complete = trio.Event()
+        self.start(self._finish_and_tell, transactional_id, is_complete)
         with trio.move_on_after(_ANSWER_WITHIN_S):
             await is_complete.wait()
 
     def abort(self, transition: Transition) -> Decision:
         """As `end`, without waiting. Returns whether the transaction is bound to end."""
         is_decided = Decision()
-        self.start(self._carry_out, transition, is_decided, trio.Event())
+        self.start(self._abort, transition, is_decided)
         return is_decided
 
-    async def _carry_out(self, transition: Transition, is_decided: Decision, is_complete: trio.Event) -> None:
-        """All steps. The events tell when 2 and 4 are done."""
-        assert transition.record is not None
+    async def _abort(self, transition: Transition, is_decided: Decision) -> None:
         try:
-            with coordinating():
-                try:
-                    await self._sync_logs(transition.record)
-                except (NoSpace, StoreFailed):
-                    self._coordinator.not_saved(transition)
-                    raise
-            await self._saving.save(transition, syncs=True)
+            await self._decide(transition)
         except KafkaError as error:
             is_decided.decide(error)
             return
         is_decided.decide(None)
         await self.finish(transition.transactional_id)
-        is_complete.set()
+
+    async def _decide(self, transition: Transition) -> None:
+        """Steps 1 and 2. Cancelling has no effect. Raises KafkaError."""
+        assert transition.record is not None
+        with coordinating():
+            try:
+                await self._sync_logs(transition.record)
+            except (NoSpace, StoreFailed):
+                self._coordinator.not_saved(transition)
+                raise
+        await self._saving.save(transition, syncs=True)
 
     async def _sync_logs(self, record: TransactionRecord) -> None:
         """On return a power cut takes no record of the transaction."""
@@ -104,6 +109,25 @@ class TransactionEnding:
             await self._logs.perform(_nothing)  # After all writes that are under way.
         await self._logs.flush()
 
+    async def _finished_at_once(self, transactional_id: str) -> bool:
+        """Steps 3 and 4 in the task of the request, if they take no longer than a commit, as they
+        nearly always do. Cancelling has no effect."""
+        record = self._coordinator.record(transactional_id)
+        assert record is not None
+        began_s = trio.current_time()
+        try:
+            if record.groups or not await self.markers.write_at_once(record):
+                return False
+        except StoreFailed as error:
+            _report(transactional_id, error)
+            return True
+        self._complete(transactional_id, began_s)
+        return True
+
+    async def _finish_and_tell(self, transactional_id: str, is_complete: trio.Event) -> None:
+        await self.finish(transactional_id)
+        is_complete.set()
+
     async def finish(self, transactional_id: str) -> None:
         """Steps 3 and 4, for an id in a prepared state."""
         record = self._coordinator.record(transactional_id)
@@ -111,17 +135,17 @@ class TransactionEnding:
         began_s = trio.current_time()
         try:
             await self.markers.write(record)
-            await self._logs.flush()
             await self._end_offsets(record)
         except StoreFailed as error:
-            logger.warning(
-                "the transaction of %s is decided; the next start writes its markers: %s",
-                transactional_id,
-                error,
-            )
-            return
+            _report(transactional_id, error)
+        else:
+            self._complete(transactional_id, began_s)
+
+    def _complete(self, transactional_id: str, began_s: float) -> None:
+        """Step 4, after a sync of the markers."""
         self.seconds.observe(trio.current_time() - began_s)
-        self._saving.save_complete(self._coordinator.complete(transactional_id, now()))
+        transition = self._coordinator.complete(transactional_id, now())
+        self._saving.save_complete(transition, self._logs.flush_then)
 
     async def _end_offsets(self, record: TransactionRecord) -> None:
         """Raises StoreFailed."""
@@ -130,6 +154,12 @@ class TransactionEnding:
             if self._saving.has_failed:
                 raise StoreFailed("the offsets of the transaction cannot be saved")
             await trio.sleep(_RETRY_S)
+
+
+def _report(transactional_id: str, error: StoreFailed) -> None:
+    logger.warning(
+        "the transaction of %s is decided; the next start writes its markers: %s", transactional_id, error
+    )
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
@@ -42,15 +42,18 @@ async def append_marker(
     on_done: OnDone,
     *,
     is_own: bool = False,
+    only_queues: bool = False,
 ) -> None:
     """Partition.append_marker, with the state of the log's producers loaded. Raises KafkaError.
 
-    `is_own`: this broker is the only coordinator, so the log takes the marker even if an
-    administrator has written one with a greater coordinator epoch."""
+    - `is_own`: this broker is the only coordinator, so the log takes the marker even if an
+      administrator has written one with a greater coordinator epoch.
+    - `only_queues`: the caller starts the group commit before it waits."""
     states = partition.producers or await partition.load_producers()
     if is_own:
         coordinator_epoch = max(coordinator_epoch, states.coordinator_epoch(producer.producer_id))
-    partition.append_marker(
+    append = partition.enqueue_marker if only_queues else partition.append_marker
+    append(
         kind,
         producer,
         coordinator_epoch=coordinator_epoch,
@@ -61,13 +64,16 @@ async def append_marker(
 
 
 class Markers:
-    """`coordinator_epoch`: of every marker. It rises with each start, as Kafka's does with each
-    election. `written`: the number of markers since the start."""
+    """- `coordinator_epoch`: of every marker. It rises with each start, as Kafka's does with each
+      election.
+    - `start_commit`: GroupCommit.start of the logs
+    - `written`: the number of markers since the start"""
 
-    def __init__(self, topics: Topics, coordinator_epoch: int) -> None:
+    def __init__(self, topics: Topics, coordinator_epoch: int, start_commit: Callable[[], None]) -> None:
         self.coordinator_epoch = coordinator_epoch
         self.written = 0
         self._topics = topics
+        self._start_commit = start_commit
         self._next_report = -math.inf
 
     async def write(self, record: TransactionRecord) -> None:
@@ -79,6 +85,14 @@ class Markers:
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, _MOST_RETRY_S)
 
+    async def write_at_once(self, record: TransactionRecord) -> bool:
+        """As `write`, if it takes no longer than a commit. False: some markers are missing, or all
+        of them. Cancelling has no effect. Raises StoreFailed."""
+        found = (self._topics.partition(*each) for each in record.partitions)
+        if any(each is not None and each.producers is None for each in found):
+            return False
+        return not await self._try(record, sorted(record.partitions))
+
     async def _try(
         self, record: TransactionRecord, logs: Iterable[TransactionPartition]
     ) -> list[TransactionPartition]:
@@ -86,7 +100,7 @@ class Markers:
         is_commit = record.state is TransactionState.PREPARE_COMMIT
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         producer = ProducerInfo(record.producer_id, record.producer_epoch, -1)
-        pending = Pending()
+        pending = Pending(start=self._start_commit)
         refused: list[tuple[TransactionPartition, Exception]] = []
 
         for log in logs:
@@ -104,12 +118,14 @@ class Markers:
             pending.parts += 1
             try:
                 epoch, version = self.coordinator_epoch, record.version
-                await append_marker(partition, kind, producer, epoch, version, on_done, is_own=True)
+                await append_marker(
+                    partition, kind, producer, epoch, version, on_done, is_own=True, only_queues=True
+                )
             except KafkaError as error:
                 pending.parts -= 1
                 if error.code is not ErrorCode.invalid_producer_epoch and not partition.deleted:
                     refused.append((log, error))
-        await pending.wait()
+        await pending.wait(to_the_end=True)
         for log, why in refused:
             if not isinstance(why, NoSpace | KafkaError):
                 raise why

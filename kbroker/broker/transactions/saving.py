@@ -1,23 +1,26 @@
 """Saves what the pure `Transactions` decides, in the order in which it is decided.
 
-With durability `os` some records are synced before they are answered: see `save`.
+With durability `os` some records are synced all the same: see `save` and `begin`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.commits.waiting import Decision, OnDone
 from kbroker.broker.logs.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.transactions import TransactionalLog, TransactionalLogKey, TransactionKey
 from kbroker.storage.spi import Change
 from kbroker.transactions.coordinator import Moment, Transactions, Transition
+
+logger = logging.getLogger(__name__)
 
 
 def now() -> Moment:
@@ -43,6 +46,10 @@ class TransactionSaving:
         self._state = state
         self._raise_format = raise_format
         self._is_prepared = False
+        self._beginning: dict[str, Decision] = {}
+        """Ids whose transaction is saved and not synced yet, with durability `os`."""
+        self._marking: dict[str, Decision] = {}
+        """Ids whose last markers are written and not synced yet."""
 
     @property
     def has_failed(self) -> bool:
@@ -56,38 +63,87 @@ class TransactionSaving:
                 await self._state.perform(self._raise_format)
             self._is_prepared = True
 
-    async def save(
-        self, transition: Transition, first_logs: Collection[Partition] = (), *, syncs: bool = False
-    ) -> None:
-        """Durable on return (written, with durability `os`, unless `syncs`).
-
-        - `first_logs`: logs that have had no transaction; they are noted in the same write.
-        - `syncs`: synced even with durability `os`.
+    async def save(self, transition: Transition, *, syncs: bool = False) -> None:
+        """Durable on return (written, with durability `os`, unless `syncs`). Cancelling has no
+        effect.
 
         Raises KafkaError. If the write was refused, nothing has changed; if the sync failed, the
         store takes no more writes."""
-        decision = Decision()
-        changes = [_change_of(transition), *map(_note, first_logs)]
-        self._state.submit(changes, partial(self._ended, transition, decision))
-        with coordinating():
-            await decision.wait()
-            for partition in first_logs:
-                partition.has_transactions = True
-            if syncs:
+        await self._write(transition, ())
+        if syncs:
+            with coordinating():
                 await self._state.flush()
 
-    def _ended(self, transition: Transition, decision: Decision, error: Exception | None) -> None:
+    async def begin(self, transition: Transition, first_logs: Collection[Partition]) -> None:
+        """`save`, and with durability `os` a sync that begins without being waited for: see
+        `begun`. `first_logs` have had no transaction; they are noted in the same write."""
+        await self._write(transition, first_logs)
+        transactional_id = transition.transactional_id
+        decision = self._beginning[transactional_id] = Decision()
+        self._state.flush_then(partial(self._synced, transactional_id, decision, first_logs))
+
+    def _synced(
+        self,
+        transactional_id: str,
+        decision: Decision,
+        first_logs: Collection[Partition],
+        error: Exception | None,
+    ) -> None:
+        if error is None:
+            for partition in first_logs:
+                partition.has_transactions = True
+            if self._beginning.get(transactional_id) is decision:
+                del self._beginning[transactional_id]
+        decision.decide(error)
+
+    async def begun(self, transactional_id: str) -> None:
+        """Returns when a power cut takes nothing that `begin` has saved. Call it before a log or a
+        group takes anything of the transaction. Raises KafkaError."""
+        if (decision := self._beginning.get(transactional_id)) is not None:
+            with coordinating():
+                await decision.wait()
+
+    async def _write(self, transition: Transition, first_logs: Collection[Partition]) -> None:
+        saved = Decision()
+        try:
+            with coordinating():
+                if (marked := self._marking.get(transition.transactional_id)) is not None:
+                    await marked.wait(to_the_end=True)
+        except KafkaError:
+            self._coordinator.not_saved(transition)
+            raise
+        changes = [_change_of(transition), *map(_note, first_logs)]
+        self._state.enqueue(changes, partial(self._ended, transition, saved))
+        self._state.start()
+        with coordinating():
+            await saved.wait(to_the_end=True)
+
+    def _ended(self, transition: Transition, saved: Decision, error: Exception | None) -> None:
         if error is None:
             self._coordinator.saved(transition, now())
         else:
             self._coordinator.not_saved(transition)
-        decision.decide(error)
+        saved.decide(error)
 
-    def save_complete(self, transition: Transition) -> None:
-        """Save a complete transaction with the next write of any kind, without waiting: the id's
-        next record is saved after it. If it cannot be saved, or the broker is killed before, the
-        next start writes the markers again."""
-        self._state.defer([_change_of(transition)])
+    def save_complete(self, transition: Transition, sync: Callable[[OnDone], None]) -> None:
+        """Save a complete transaction with the next write of any kind after `sync`
+        (GroupCommit.flush_then) of its markers, without waiting. The id's next record is saved
+        after it. If it cannot be saved, or the broker is killed before, the next start writes the
+        markers again."""
+        decision = self._marking[transition.transactional_id] = Decision()
+        sync(partial(self._marked, transition, decision))
+
+    def _marked(self, transition: Transition, decision: Decision, error: Exception | None) -> None:
+        if error is None:
+            self._state.defer([_change_of(transition)])
+            del self._marking[transition.transactional_id]
+        else:  # It stays, so that nothing is saved on top of the decision.
+            logger.warning(
+                "the transaction of %s is decided; the next start writes its markers: %s",
+                transition.transactional_id,
+                error,
+            )
+        decision.decide(error)
 
 
 def _change_of(transition: Transition) -> Change:

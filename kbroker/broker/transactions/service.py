@@ -89,8 +89,8 @@ class TransactionService:
         groups: Collection[str],
         version: int,
     ) -> ErrorCode:
-        """Logs and consumer groups become part of the transaction; saved on return. Raises
-        KafkaError."""
+        """Logs and consumer groups become part of the transaction; saved on return, and with
+        durability `os` synced when `begun` returns. Raises KafkaError."""
         self._check_ready()
         logs = [TransactionPartition(*each.log) for each in partitions]
         decision = self.coordinator.add(transactional_id, producer, logs, groups, version, now())
@@ -98,8 +98,16 @@ class TransactionService:
             before = decision.transition.before
             begins = before is None or before.state is not TransactionState.ONGOING
             first = [each for each in partitions if not each.has_transactions]
-            await self._saving.save(decision.transition, first, syncs=begins or bool(first))
+            if begins or first:
+                await self._saving.begin(decision.transition, first)
+            else:
+                await self._saving.save(decision.transition)
         return decision.code
+
+    async def begun(self, transactional_id: str) -> None:
+        """Must have returned before a log takes a batch of the transaction, or a group an offset: a
+        power cut takes no logs or groups that were added before. Raises KafkaError."""
+        await self._saving.begun(transactional_id)
 
     def verify(self, transactional_id: str, producer: ProducerEpoch, part: Partition | str) -> ErrorCode:
         """Whether the log may take a batch of the transaction in this step, or the group an
