@@ -1,9 +1,9 @@
 """Requests in, responses out, by api key and version, over kio's generated schemas.
 
 Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything
-but the four hot answers (protocol/responses.py). kio has one class per message *and version*.
-Handlers need not know them: they return a mapping with the fields of every version, and `build`
-takes those of the requested version.
+but the hot answers (protocol/responses.py, protocol/transaction_responses.py). kio has one class
+per message *and version*. Handlers need not know them: they return a mapping with the fields of
+every version, and `build` takes those of the requested version.
 
 Schemas are imported at first use: importing all of them takes half a second.
 """

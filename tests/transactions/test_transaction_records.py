@@ -4,6 +4,7 @@ and damaged bytes raise ValueError."""
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.formats.state_values import dump_json
 from kbroker.formats.transactions import (
     Marker,
     MarkerType,
@@ -52,6 +54,17 @@ def changed(**members: Any) -> bytes:
     """FULL with other members; None removes one."""
     found = json.loads(FULL.encode()) | members
     return json.dumps({name: value for name, value in found.items() if value is not None}).encode()
+
+
+@given(records)
+def test_a_record_is_compact_json_with_sorted_members(record: TransactionRecord) -> None:
+    partitions: dict[str, list[int]] = {}
+    for topic_id, index in sorted(record.partitions):
+        partitions.setdefault(str(topic_id), []).append(index)
+    others = {each.name: getattr(record, each.name) for each in fields(record)}
+    assert record.encode() == dump_json(
+        {**others, "partitions": partitions, "groups": sorted(record.groups)}
+    )
 
 
 @given(records)

@@ -5,11 +5,15 @@
     3. each log gets its marker, and is synced; the offsets of groups are committed or dropped
     4. COMPLETE_* is saved with the next write of the state store, without waiting
 
+With durability `os` an end is answered when its markers are written, and their sync follows. What
+is saved next for the id waits for it (saving.py).
+
 It holds with both durabilities, since logs and state are two stores. A start that finds PREPARE_*
 repeats step 3, which changes nothing where it is done. Without the order a power cut might keep a
 decision and lose records (docs/decisions/0020-the-end-of-a-transaction.md).
 
-An end is a task of its own, and continues when its client hangs up.
+The task of the request carries an end out, and cannot be cancelled meanwhile. An end that takes
+longer than a commit gets a task of its own, and continues when its client hangs up.
 """
 
 from __future__ import annotations
