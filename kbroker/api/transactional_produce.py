@@ -71,8 +71,8 @@ class Transaction(NamedTuple):
 
 
 async def transaction_of(request: Request, topics: Batches) -> Transaction:
-    """The request's transaction, with its logs added if that is the broker's part. A power cut takes
-    neither the transaction nor its logs from here on."""
+    """The request's transaction, with its logs added if that is the broker's part. A power cut
+    takes neither the transaction nor its logs from here on."""
     service, version = request.broker.transactions, request.version
     transactional_id, rights = request.body.transactional_id, request.connection.rights
     producers: set[ProducerEpoch] = set()

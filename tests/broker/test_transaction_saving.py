@@ -16,7 +16,16 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.transactions import TransactionPartition, TransactionState
 from kbroker.transactions.coordinator import ProducerEpoch, Transactions, TransactionSettings, Transition
 from tests.broker.commits.committing import FakeStore, committing
-from tests.transactions.world import COMPLETE_COMMIT, EMPTY, FIRST, ONGOING, PREPARE_COMMIT, SECOND, T, a_record
+from tests.transactions.world import (
+    COMPLETE_COMMIT,
+    EMPTY,
+    FIRST,
+    ONGOING,
+    PREPARE_COMMIT,
+    SECOND,
+    T,
+    a_record,
+)
 
 PATIENCE_S = 10
 SELDOM_S = 60

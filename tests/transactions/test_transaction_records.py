@@ -62,9 +62,7 @@ def test_a_record_is_compact_json_with_sorted_members(record: TransactionRecord)
     for topic_id, index in sorted(record.partitions):
         partitions.setdefault(str(topic_id), []).append(index)
     others = {each.name: getattr(record, each.name) for each in fields(record)}
-    assert record.encode() == dump_json(
-        {**others, "partitions": partitions, "groups": sorted(record.groups)}
-    )
+    assert record.encode() == dump_json({**others, "partitions": partitions, "groups": sorted(record.groups)})
 
 
 @given(records)
