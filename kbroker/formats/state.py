@@ -25,6 +25,7 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     transactional/ topic id (16), partition (4)                      TransactionalLog: JSON
     aborted/       topic id (16), partition (4), offset (8)          transactions.AbortedTransaction
     scram/         mechanism (1), user name                          ScramCredential: JSON
+    acl/           id (16)                                           StoredAcl: JSON
 
 The JSON values are defined in state_values.py, and can be imported from here too; those of users
 are in security_values.py. Later formats may
@@ -52,7 +53,7 @@ from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
 from kbroker.formats.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
-from kbroker.formats.security_values import ScramKey, ScramSecret
+from kbroker.formats.security_values import AclKey, ScramKey, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
     SHARE_GROUP_VALUES,
@@ -430,6 +431,7 @@ StateKey: TypeAlias = (
     | TransactionalLogKey
     | AbortedKey
     | ScramKey
+    | AclKey
 )
 StateValue: TypeAlias = (
     JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey | AbortedTransaction

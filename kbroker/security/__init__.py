@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: pure decisions, without sockets, files and time."""
+"""The identity and the rights of clients: pure decisions, without sockets, files and time."""

@@ -36,11 +36,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import outcome
 import trio
 
+from kbroker.broker.commits.queued import Entry, Operation
 from kbroker.broker.commits.thread import CommitThread
 from kbroker.broker.commits.waiting import Decision, OnDone
 from kbroker.errors import NoSpace, StoreFailed
@@ -58,17 +59,6 @@ _DEFERRED_S = 0.1
 _REPORT_EVERY_S = 10.0
 """How often a full disk is logged: thousands of writes may be refused in a second, and the log file
 may be on that disk."""
-
-
-class _Entry(NamedTuple):
-    items: Sequence[Any]
-    on_written: Callable[[], None] | None
-    on_done: OnDone
-
-
-class _Operation(NamedTuple):
-    call: Callable[[], Any]
-    ended: Callable[[outcome.Outcome[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +98,7 @@ class GroupCommit(Generic[Item]):
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")
-        self._queue: deque[_Entry | _Operation] = deque()
+        self._queue: deque[Entry | Operation] = deque()
         self._idle_task: trio.lowlevel.Task | None = None
         self._is_in_flight = False  # a group is in the thread
         self._closing = False
@@ -149,7 +139,7 @@ class GroupCommit(Generic[Item]):
         if self._is_abandoned:
             trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
             return
-        self._queue.append(_Entry(items, on_written, on_done))
+        self._queue.append(Entry(items, on_written, on_done))
 
     def defer(self, items: Sequence[Item]) -> None:
         """Queue a write for the next group, which begins in a tenth of a second at the latest: for
@@ -187,7 +177,7 @@ class GroupCommit(Generic[Item]):
         if self._failure is not None:
             raise self._failure
         self._queue.append(
-            _Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+            Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
         )
         self.wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
@@ -210,7 +200,7 @@ class GroupCommit(Generic[Item]):
         if self._sync_each or self._failure is not None:
             ended(None if self._sync_each else self._failure)
         elif not self._beside_sync:
-            self._queue.append(_Operation(self._sync, partial(self._operation_flushed, ended)))
+            self._queue.append(Operation(self._sync, partial(self._operation_flushed, ended)))
             self.wake()
         elif self._queue:  # After all writes that were submitted before are written or refused.
             self.submit([], lambda _: self._begin_flush(ended))
@@ -286,7 +276,7 @@ class GroupCommit(Generic[Item]):
         ended would keep the broker from ending."""
         failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
         self._is_abandoned = True
-        operations = [each for each in self._queue if isinstance(each, _Operation)]
+        operations = [each for each in self._queue if isinstance(each, Operation)]
         self._refuse([], failure)
         self._queue.clear()
         for operation in operations:
@@ -301,11 +291,11 @@ class GroupCommit(Generic[Item]):
             # Before the queue, which is never empty under load if every write waits for the thread.
             elif self._sync_is_due:
                 await self._sync_in_background()
-            elif self._queue and isinstance(self._queue[0], _Entry):
+            elif self._queue and isinstance(self._queue[0], Entry):
                 # No local variable: this task may sleep for long, and a group holds whole requests.
                 self._commit(self._next_group())
             elif self._queue:
-                await self._perform(cast(_Operation, self._queue.popleft()))
+                await self._perform(cast(Operation, self._queue.popleft()))
             elif self._closing and self._dirty.is_set():
                 await self._sync_in_background()
             elif self._closing:
@@ -358,16 +348,16 @@ class GroupCommit(Generic[Item]):
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
             self.wake()  # Even if the group has ended in this turn, refused or empty.
 
-    def _next_group(self) -> list[_Entry]:
+    def _next_group(self) -> list[Entry]:
         """The queued entries before the first operation."""
         waiting = self._queue
-        group: list[_Entry] = []
-        while waiting and isinstance(entry := waiting[0], _Entry):
+        group: list[Entry] = []
+        while waiting and isinstance(entry := waiting[0], Entry):
             group.append(entry)
             waiting.popleft()
         return group
 
-    async def _perform(self, operation: _Operation) -> None:
+    async def _perform(self, operation: Operation) -> None:
         try:
             if self._failure is not None:
                 raise self._failure
@@ -380,7 +370,7 @@ class GroupCommit(Generic[Item]):
             result = outcome.Error(StoreFailed(repr(crash)))
         operation.ended(result)
 
-    def _commit(self, group: list[_Entry]) -> None:
+    def _commit(self, group: list[Entry]) -> None:
         """Write and sync the group, or have the thread do so and report to `_kept`."""
         began = perf_counter()
         try:
@@ -409,11 +399,11 @@ class GroupCommit(Generic[Item]):
             self._crash = crash
             raise StoreFailed(repr(crash)) from crash
 
-    def _begin(self, group: list[_Entry], began: float, call: Callable[[], None]) -> None:
+    def _begin(self, group: list[Entry], began: float, call: Callable[[], None]) -> None:
         self._is_in_flight = True
         self._thread.begin(call, partial(self._kept, group, began))
 
-    def _kept(self, group: list[_Entry], began: float, error: BaseException | None) -> None:
+    def _kept(self, group: list[Entry], began: float, error: BaseException | None) -> None:
         """The thread has written or synced the group, or failed."""
         try:
             if error is None:
@@ -432,13 +422,13 @@ class GroupCommit(Generic[Item]):
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
             self._go_on()
 
-    def _items_of(self, group: list[_Entry]) -> list[Item]:
+    def _items_of(self, group: list[Entry]) -> list[Item]:
         """Raises StoreFailed if the store has failed earlier."""
         if self._failure is not None:
             raise self._failure
         return list(group[0].items) if len(group) == 1 else [item for entry in group for item in entry.items]
 
-    def _committed(self, group: list[_Entry]) -> None:
+    def _committed(self, group: list[Entry]) -> None:
         if self._is_reported_full:
             self._is_reported_full = False
             logger.warning(
@@ -462,7 +452,7 @@ class GroupCommit(Generic[Item]):
             self._sync()
 
     @staticmethod
-    def _notify_written(group: list[_Entry]) -> None:
+    def _notify_written(group: list[Entry]) -> None:
         for entry in group:
             if entry.on_written is not None:
                 entry.on_written()
@@ -490,11 +480,11 @@ class GroupCommit(Generic[Item]):
             self._is_reported_full = True
             logger.error("%s store: no space on the disk, writes are refused: %s", self.name, error)
 
-    def _refuse(self, group: list[_Entry], error: Exception) -> None:
+    def _refuse(self, group: list[Entry], error: Exception) -> None:
         self._note(error)
         # Writes queued behind a refused one were stamped on top of it: they are refused, too.
-        refused = group + [each for each in self._queue if isinstance(each, _Entry)]
-        self._queue = deque(each for each in self._queue if isinstance(each, _Operation))
+        refused = group + [each for each in self._queue if isinstance(each, Entry)]
+        self._queue = deque(each for each in self._queue if isinstance(each, Operation))
         self._counts["refused"] += len(refused)
         for entry in refused:
             entry.on_done(error)

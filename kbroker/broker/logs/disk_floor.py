@@ -72,7 +72,7 @@ class DiskFloor:
             raise NoSpace("the disk is nearly full (kbroker.disk.min.free.bytes)")
 
     def free_bytes(self) -> int:
-        """What is free on the disk and in the engine's files; 0 if they cannot say."""
+        """The bytes that are free on the disk and in the engine's files; 0 if they cannot say."""
         try:
             disk = os.statvfs(self._directory)
             return disk.f_bavail * disk.f_frsize + self._reusable_bytes()

@@ -5,8 +5,8 @@
     3. each log gets its marker, and is synced; the offsets of groups are committed or dropped
     4. COMPLETE_* is saved with the next write of the state store, without waiting
 
-With durability `os` an end is answered when its markers are written, and their sync follows. What
-is saved next for the id waits for it (saving.py).
+With durability `os` an end is answered when its markers are written, and their sync follows. The
+next save for the id waits for it (saving.py).
 
 It holds with both durabilities, since logs and state are two stores. A start that finds PREPARE_*
 repeats step 3, which changes nothing where it is done. Without the order a power cut might keep a
