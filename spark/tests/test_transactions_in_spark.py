@@ -11,14 +11,19 @@ from kbroker.testing.broker import RunningBroker
 from spark.tests.filling import consume_committed, rows_of, without_headers
 from spark.tests.test_stream_source import Archive
 from spark.tests.transactional import COMMITTED, LiveLog
+from tests.brokers import DURABLE_ENGINES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.parametrize(
+    "engine", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in DURABLE_ENGINES[1:])]
+)
 def test_rows_of_committed_transactions(
     spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path
 ) -> None:
+    """Beside a live broker of each engine."""
     broker.create_topic(name)
     log = LiveLog(broker.bootstrap, name)
     archive = Archive(spark, tmp_path, broker.data_dir, subscribe=name, maxOffsetsPerTrigger=5, **COMMITTED)
