@@ -31,6 +31,9 @@ WIDEST = {
     "group.share.max.size": "1",
 }
 STRINGS = {"super.users": ("", "User:alice;User:bob")}
+PASSWORDS = {
+    "sasl.jaas.config": ("", 'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b c";')
+}
 NEEDS_AN_AUTHORIZER = {
     name: {"authorizer.class.name": "acl"} for name in ("super.users", "allow.everyone.if.no.acl.found")
 }
@@ -105,7 +108,7 @@ def test_other_types(each: ConfigDef) -> None:
     good = {
         ConfigType.BOOLEAN: ("true", "FALSE", " True "),
         ConfigType.STRING: each.choices or STRINGS.get(each.name, ("anything",)),
-        ConfigType.PASSWORD: ("anything",),
+        ConfigType.PASSWORD: PASSWORDS.get(each.name, ("anything",)),
         ConfigType.LIST: each.only or LISTS.get(each.name, ("a, b",)),
         ConfigType.DOUBLE: (str(each.minimum), str(each.maximum or 1e300)),
     }[each.type]
