@@ -269,18 +269,21 @@ class Connection:
         return bytes(chunks)
 
     def _closed(self, error: OSError) -> ConnectionClosed:
-        if isinstance(error, ssl.SSLError):
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return ConnectionClosed(f"TLS with {self.address} failed: {tls.said(self.address, error)}")
         reason = error.strerror or error
         return ConnectionClosed(f"{self.address} closed the connection: {reason}{self._hint()}")
 
     def _hint(self) -> str:
         """A secured listener hangs up on a client that does not speak its protocol: at once, or
-        after the answer to ApiVersions."""
-        if self._security.login is not None or self._answers > 1:
-            return ""
-        secured = "SASL" if self._security.tls is not None else "TLS or SASL"
-        return f"; if its listener uses {secured}, give --command-config with security.protocol"
+        after the answer to ApiVersions. What it says about a certificate may get lost."""
+        words = ""
+        if self._answers == 0 and self._security.tls is not None:
+            words = tls.certificate_hint(self._security.tls)
+        if self._security.login is None and self._answers <= 1:
+            secured = "SASL" if self._security.tls is not None else "TLS or SASL"
+            words += f"; if its listener uses {secured}, give --command-config with security.protocol"
+        return words
 
 
 def key_of(api: str | int) -> int:

@@ -99,6 +99,13 @@ def said(address: str, error: OSError) -> str:
     return _words(error)
 
 
+def certificate_hint(tls: Tls) -> str:
+    """Why a broker may close a connection after the handshake."""
+    if tls.identity is None:
+        return "; if it requires a client certificate, add ssl.certificate.location, ssl.key.location"
+    return "; it may not accept this client's certificate (ssl.certificate.location)"
+
+
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()

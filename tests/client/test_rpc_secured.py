@@ -68,12 +68,15 @@ def test_a_client_certificate(files: Certificates) -> None:
         with connect(broker, **known, ssl_keystore_location=files.client) as connection:
             assert connection.served_versions()
         with (
-            pytest.raises(BrokerUnreachable, match=r"requires a client certificate: add ssl\.certificate"),
+            pytest.raises(BrokerUnreachable, match=r"requires a client certificate[:,] add ssl\.certificate"),
             connect(broker, **known) as connection,
         ):
             connection.served_versions()
         with (
-            pytest.raises(BrokerUnreachable, match="does not trust the authority of this client's"),
+            pytest.raises(
+                BrokerUnreachable,
+                match=r"does not trust the authority of this client's|may not accept this client's",
+            ),
             connect(broker, **known, ssl_keystore_location=files.stranger) as connection,
         ):
             connection.served_versions()
