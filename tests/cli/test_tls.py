@@ -66,7 +66,7 @@ def test_the_lines_for_clients_work(tmp_path: Path, capsys: pytest.CaptureFixtur
     settings = read_properties(broker_lines, "broker")
     assert settings["ssl.client.auth"] == "required"
     assert settings["ssl.keystore.location"] == str(tmp_path / "server.pem")
-    assert settings["listeners"] == "SSL://localhost:9093"
+    assert settings["listeners"] == "SSL://127.0.0.1:9093"
     security = ClientSecurity.of(read_properties(client_lines, "client"))
     with (
         fake_broker(SaslAnswers(), server(tmp_path, required=True)) as broker,
@@ -80,7 +80,10 @@ def test_the_lines_for_clients_work(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_without_client_certificates_users_log_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tls", "init", str(tmp_path), "--name", "2001:db8::1"]) == OK
     _, broker_lines, client_lines = capsys.readouterr().out.split("\n\n")
-    assert read_properties(broker_lines, "broker")["listeners"] == "SASL_SSL://[2001:db8::1]:9093"
+    settings = read_properties(broker_lines, "broker")
+    assert settings["listeners"] == "SASL_SSL://[::]:9093"
+    assert settings["advertised.listeners"] == "SASL_SSL://[2001:db8::1]:9093"
+    assert settings["sasl.enabled.mechanisms"] == "SCRAM-SHA-256"
     found = ClientSecurity.of(read_properties(client_lines, "client"), lambda user: "typed")
     assert found.login is not None
     assert (found.login.username, found.login.mechanism) == ("NAME", "SCRAM-SHA-256")

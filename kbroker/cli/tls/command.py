@@ -105,12 +105,13 @@ def _client_file(user: str) -> str:
 
 
 def _instructions(directory: Path, hosts: Sequence[str], clients: Sequence[str]) -> list[str]:
-    listener = "SSL" if clients else "SASL_SSL"
+    """`hosts`: those of the certificate; the first is that of --name, if there is one."""
+    protocol = "SSL" if clients else "SASL_SSL"
     lines = [
         f"# certificates for {', '.join(hosts)}",
         "",
         "# for the broker: kbroker start --config-file FILE",
-        f"listeners={listener}://{hosts[0] if ':' not in hosts[0] else f'[{hosts[0]}]'}:9093",
+        *_listener(protocol, hosts[0]),
         "ssl.keystore.type=PEM",
         f"ssl.keystore.location={directory / 'server.pem'}",
     ]
@@ -120,11 +121,13 @@ def _instructions(directory: Path, hosts: Sequence[str], clients: Sequence[str])
             "ssl.truststore.type=PEM",
             f"ssl.truststore.location={directory / 'ca.pem'}",
         ]
+    else:
+        lines.append("sasl.enabled.mechanisms=SCRAM-SHA-256")
     for user in clients or ("",):
         lines += [
             "",
             f"# for {user or 'clients'}: --command-config FILE",
-            f"security.protocol={listener}",
+            f"security.protocol={protocol}",
             "ssl.truststore.type=PEM",
             f"ssl.truststore.location={directory / 'ca.pem'}",
         ]
@@ -137,3 +140,11 @@ def _instructions(directory: Path, hosts: Sequence[str], clients: Sequence[str])
                 "sasl.username=NAME",
             ]
     return lines
+
+
+def _listener(protocol: str, host: str) -> list[str]:
+    """On all addresses of the machine, if clients have a name for it."""
+    if host in _ALWAYS:
+        return [f"listeners={protocol}://127.0.0.1:9093"]
+    name, everywhere = (f"[{host}]", "[::]") if ":" in host else (host, "0.0.0.0")
+    return [f"listeners={protocol}://{everywhere}:9093", f"advertised.listeners={protocol}://{name}:9093"]
