@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,22 +59,41 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("secured")
+PASSWORD = "canary-of-alice"
+USERS = [
+    "users create bob --password-file {lines}",
+    "users alter bob --password-file {lines} --mechanism SCRAM-SHA-512",
+    "users list",
+    "users delete bob",
+]
+
+
+@pytest.fixture(scope="module", params=["SSL", "SASL_SSL"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Named after the protocol."""
+    return tmp_path_factory.mktemp(request.param, numbered=False)
 
 
 @pytest.fixture(scope="module")
 def broker(folder: Path) -> Iterator[RunningBroker]:
-    """Its settings and those of its client are the lines that `kbroker tls init` prints."""
+    """Its settings and those of its client are the lines that `kbroker tls init` prints. The user
+    alice has a certificate (SSL), or a password: the first user of the directory."""
     with pytest.MonkeyPatch.context() as patch:
         printed: list[str] = []
-        patch.setattr("click.echo", printed.append)
-        assert run(["tls", "init", str(folder / "certificates"), "--client", "alice"]) == OK
-    _, broker_lines, client_lines = "\n".join(printed).split("\n\n")
+        patch.setattr("click.echo", lambda text, **more: printed.append(text))
+        more = ["--client", "alice"] if folder.name == "SSL" else []
+        assert run(["tls", "init", str(folder / "certificates"), *more]) == OK
+        (folder / "password").write_text(PASSWORD)
+        create = ["users", "create", "alice", "--password-file", str(folder / "password")]
+        assert run([*create, "--data-dir", str(folder / "data")]) == OK
+    _, broker_lines, client_lines = "\n".join(printed[:-1]).split("\n\n")
+    if folder.name == "SASL_SSL":
+        client_lines = client_lines.replace("sasl.username=NAME", "sasl.username=alice")
+        client_lines += f"\nsasl.password={PASSWORD}\n"
     (folder / "client.properties").write_text(client_lines)
     port = free_port()
     config = read_properties(broker_lines, "broker")
+    assert config["listeners"].startswith(f"{folder.name}://")
     config["listeners"] = config["listeners"].replace("9093", str(port))
     security = ClientSecurity.of(read_properties(client_lines, "client"))
     running = RunningBroker(folder, port=port, config=config, security=security)
@@ -97,10 +118,17 @@ def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[st
     return call
 
 
-def test_all_commands(secured: Secured) -> None:
-    for command in COMMANDS:
-        code, _, errors = secured(command)
-        assert code == OK, f"{command}: {errors}"
+def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
+    with _command_lines() as seen:
+        for command in (*COMMANDS, *USERS):
+            code, output, errors = secured(command)
+            assert code == OK, f"{command}: {errors}"
+            assert "canary" not in output + errors
+    assert any(b"kbroker" in line for line in seen)
+    assert not any(b"canary" in line for line in seen)
+    assert "canary" not in broker.logs()
+    files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
+    assert not any(b"canary" in path.read_bytes() for path in files)
 
 
 def test_without_settings(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +136,30 @@ def test_without_settings(broker: RunningBroker, capsys: pytest.CaptureFixture[s
     assert "give --command-config with security.protocol" in capsys.readouterr().err
 
 
-def test_the_fixtures_own_requests(broker: RunningBroker, secured: Secured) -> None:
+def test_the_fixtures_own_requests(broker: RunningBroker, secured: Secured, folder: Path) -> None:
     broker.create_topic("of-the-fixture")
-    assert broker.client_settings()["security.protocol"] == "SSL"
+    assert broker.client_settings()["security.protocol"] == folder.name
     _, out, _ = secured("topics list --json")
-    assert "of-the-fixture" in [topic["name"] for topic in json.loads(out)]
+    assert "of-the-fixture" in json.loads(out)
+
+
+@contextmanager
+def _command_lines() -> Iterator[set[bytes]]:
+    """The command lines of all processes that ran meanwhile, as any user of the machine sees
+    them."""
+    seen: set[bytes] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    seen.add(path.read_bytes())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
