@@ -26,6 +26,7 @@ _ALERTS: Final = {
     "(ssl.certificate.location and ssl.key.location)",
     "UNKNOWN_CA": "does not trust the authority of this client's certificate (ssl.certificate.location)",
     "BAD_CERTIFICATE": "does not accept this client's certificate (ssl.certificate.location)",
+    "CERTIFICATE_UNKNOWN": "does not accept this client's certificate (ssl.certificate.location)",
     "CERTIFICATE_EXPIRED": "does not accept this client's certificate: it has expired",
     "CERTIFICATE_REVOKED": "does not accept this client's certificate: it was revoked",
     "PROTOCOL_VERSION": "speaks no version of TLS that this client speaks (1.2 or 1.3)",
