@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cli.clients import ClientErrors
 from kbroker.cli.exits import CommandFailed, say
+from kbroker.workloads.settings import is_about_its_group
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -30,7 +31,7 @@ def never() -> bool:
 
 class Batches:
     """Polled records, batch by batch, until the wanted number has arrived, none arrived within the
-    timeout, or `is_ended` returns true.
+    timeout, or `is_ended` returns true. `joins`: the consumer is a member of its group.
 
     `unheard` has the assigned partitions that have neither delivered a record nor been found empty.
     The timeout starts once it is empty; a rebalance changes it. `is_assigned` is False before the
@@ -39,11 +40,18 @@ class Batches:
     """
 
     def __init__(
-        self, consumer: Consumer, errors: ClientErrors, ends: Ends, is_ended: Callable[[], bool] = never
+        self,
+        consumer: Consumer,
+        errors: ClientErrors,
+        ends: Ends,
+        is_ended: Callable[[], bool] = never,
+        *,
+        joins: bool = True,
     ) -> None:
         self.unheard: set[tuple[str, int]] = set()
         self.is_assigned = True
         self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
+        self._joins = joins
         self._left = ends.max_messages
         self._timeout_s = float("inf") if ends.timeout_ms is None else ends.timeout_ms / 1000
 
@@ -67,7 +75,7 @@ class Batches:
         for message in polled:
             if (error := message.error()) is None:
                 messages.append(message)
-            else:
+            elif self._joins or not is_about_its_group(error):
                 _judge(error)
             topic, partition = message.topic(), message.partition()
             if topic is not None and partition is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.workloads.client_process import Link, WorkloadFailed
 from kbroker.workloads.outcome import Outcome
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
 from kbroker.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
@@ -101,6 +101,6 @@ def _without_ends(consumer: Consumer, messages: list[Message]) -> list[Message]:
             records.append(message)
         elif error.code() == KafkaError._PARTITION_EOF:
             consumer.seek(TopicPartition(message.topic() or "", message.partition() or 0, OFFSET_BEGINNING))
-        elif not error.retriable():
+        elif not error.retriable() and not is_about_its_group(error):
             raise WorkloadFailed(error.str())
     return records

@@ -15,7 +15,7 @@ from kbroker.workloads.fetch import partitions_of
 from kbroker.workloads.outcome import Outcome
 from kbroker.workloads.payload import values
 from kbroker.workloads.produce import Refusals, batching
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
 from kbroker.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ def _consumer(
 
     def poll() -> Sequence[Message]:
         message = consumer.poll(_POLL_S)
-        return () if message is None else (message,)
+        if message is None or ((error := message.error()) is not None and is_about_its_group(error)):
+            return ()
+        return (message,)
 
     return poll, consumer.close
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
 
 Settings = Mapping[str, Any]
 NO_SETTINGS: Settings = {}
@@ -18,3 +21,9 @@ def base(bootstrap: str, more: Settings) -> dict[str, Any]:
         "socket.nagle.disable": True,
         **more,
     }
+
+
+def is_about_its_group(error: KafkaError) -> bool:
+    """Whether the broker denies a consumer its group. The library requires a group id and looks for
+    the group's coordinator, even of a consumer that joins no group and may read all the same."""
+    return error.code() == error.GROUP_AUTHORIZATION_FAILED
