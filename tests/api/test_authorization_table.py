@@ -266,15 +266,11 @@ class Refusing(Recorded):
 @pytest.mark.parametrize("module", [*NEEDY, *OPEN])
 async def test_a_handler_looks_at_the_rights_of_its_row_and_no_others(module: str, connect: Connect) -> None:
     asked: set[Need] = set()
-    for kind in (Recorded, Refusing):
-        async with opened(connect) as world:
+    async with opened(connect) as world:
+        authorizer = world.client.broker.acls._authorizer
+        for kind in (Refusing, Recorded):
             client = world.client_of("recorded")
-            rights = kind(
-                client.connection.principal,
-                "127.0.0.1",
-                world.client.broker.acls._authorizer,
-                lambda *_: None,
-            )
+            rights = kind(client.connection.principal, "127.0.0.1", authorizer, lambda *_: None)
             rights.asked = asked
             client.connection.rights = rights
             requests = [OPEN[module]] if module in OPEN else FIELDS[module](world.names)
