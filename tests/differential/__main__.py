@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ from tests.differential.running import (
     run,
 )
 from tests.differential.script import Script
+from tests.differential.secured import PROTOCOL_MAP, Place
 
 T = TypeVar("T")
 
@@ -41,18 +43,41 @@ def main() -> None:
 def record_kafka(names: tuple[str, ...]) -> None:
     """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and store its
     answers."""
-    with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), BROKER_CONFIG) as port:
-        chosen = _chosen(names)
-        failed = sum(
-            _each(
-                [script for script in chosen if script.alone == alone],
-                lambda script: record(script, port, version()),
-                lambda steps: f"{len(steps)} steps",
-                at_once=1 if alone else AT_ONCE,
-            )
-            for alone in (False, True)
-        )
+    chosen = _chosen(names)
+    failed = 0
+    for secured in (False, True):
+        scripts = [script for script in chosen if script.secured == secured]
+        if scripts:
+            with _kafka(secured) as at:
+                failed += _record(scripts, at)
     sys.exit(1 if failed else 0)
+
+
+@contextmanager
+def _kafka(secured: bool) -> Iterator[int | Place]:
+    """A fresh Kafka with the profile of these scripts."""
+    with tempfile.TemporaryDirectory() as home:
+        if not secured:
+            with running_kafka(Path(home), BROKER_CONFIG) as port:
+                yield port
+        else:
+            place = Place(Path(home))
+            config = BROKER_CONFIG | place.settings(load_scripts().values())
+            config[PROTOCOL_MAP] += ",CONTROLLER:PLAINTEXT"
+            with running_kafka(Path(home), config, place.listeners(), place.plain):
+                yield place
+
+
+def _record(scripts: list[Script], at: int | Place) -> int:
+    return sum(
+        _each(
+            [script for script in scripts if script.alone == alone],
+            lambda script: record(script, at, version()),
+            lambda steps: f"{len(steps)} steps",
+            at_once=1 if alone else AT_ONCE,
+        )
+        for alone in (False, True)
+    )
 
 
 @main.command()
@@ -75,11 +100,9 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
             return "".join(f"\n  {each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in bad)
         return "equal" + (f" but for {', '.join(sorted(set(map(str, ids)), key=_number))}" if ids else "")
 
-    chosen = _chosen(names)
+    chosen = [script for script in _chosen(names) if not script.secured]
     with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
-        failed = _each(
-            chosen, lambda script: differences(script, recorded(script), run(script, broker.port)), judge
-        )
+        failed = _compare(chosen, broker.port, judge)
     unequal = {each.script for each in unexplained}
     explained = {each.script for found in met.values() for each in found} - unequal
     _tell_listed(met, everything=not names)
@@ -91,6 +114,10 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
     )
     print(f"{len(unexplained)} differences unexplained")
     sys.exit(1 if unexplained or failed else 0)
+
+
+def _compare(scripts: list[Script], at: int | Place, judge: Callable[[list[Found]], str]) -> int:
+    return _each(scripts, lambda script: differences(script, recorded(script), run(script, at)), judge)
 
 
 def _number(name: str) -> int:

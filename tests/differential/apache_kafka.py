@@ -19,7 +19,7 @@ from kbroker.client.broker_process import free_port
 HERE = Path(__file__).parent
 LIBS = HERE / "kafka" / "libs"
 CLUSTER_ID = "a2Jyb2tlci10ZXN0cy0wMQ"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 600.0
 
 
 class KafkaFailed(Exception):
@@ -45,13 +45,19 @@ def version() -> str:
 
 
 @contextmanager
-def running_kafka(home: Path, config: Mapping[str, str], port: int | None = None) -> Iterator[int]:
+def running_kafka(
+    home: Path, config: Mapping[str, str], listeners: str = "", port: int | None = None
+) -> Iterator[int]:
     """Start a broker on an empty directory below `home`; yields its port; kills it at the end.
-    `port`: that of its plain listener, where `config` names the listeners."""
+
+    `listeners`: all but the controller's; default: one for plain text. `port`: that of the plain
+    listener, where `listeners` or `config` names the listeners.
+    """
     port, controller = port or free_port(), free_port()
+    listeners = listeners or f"PLAINTEXT://127.0.0.1:{port}"
     properties = home / "server.properties"
     properties.write_text(
-        "".join(f"{name}={value}\n" for name, value in _settings(home, port, controller, config).items())
+        "".join(f"{name}={value}\n" for name, value in _settings(home, listeners, controller, config).items())
     )
     java = ["java", "-Xmx768m", "-cp", class_path()]
     _run(*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
@@ -68,13 +74,13 @@ def running_kafka(home: Path, config: Mapping[str, str], port: int | None = None
         process.wait()
 
 
-def _settings(home: Path, port: int, controller: int, config: Mapping[str, str]) -> dict[str, str]:
+def _settings(home: Path, listeners: str, controller: int, config: Mapping[str, str]) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(home / "data"),
         "offsets.topic.replication.factor": "1",

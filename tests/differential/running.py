@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tests.differential import scripts
 from tests.differential.script import SCRIPTS, Script, Session
+from tests.differential.secured import Place, Secured, session_name
 from tests.differential.transcript import Json
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -59,10 +60,10 @@ def load_scripts() -> dict[str, Script]:
     return SCRIPTS
 
 
-def run(script: Script, port: int) -> list[Json]:
+def run(script: Script, at: int | Place) -> list[Json]:
     """The transcript of one script. Raises any exception of the script, AssertionError if it could
-    not run as intended."""
-    session = Session(script.name.replace("_", "-"), port)
+    not run as intended. `at`: the port of a broker, or where a secured one is."""
+    session = opened(script, at)
     try:
         script.run(session)
     finally:
@@ -70,13 +71,19 @@ def run(script: Script, port: int) -> list[Json]:
     return json.loads(json.dumps(session.steps))
 
 
+def opened(script: Script, at: int | Place) -> Session:
+    if isinstance(at, int):
+        return Session(session_name(script), at)
+    return Secured(session_name(script), at.plain, broker=at)
+
+
 def recorded_file(script: Script) -> Path:
     module, name = script.name.split(".")
     return RECORDED / module / f"{name}.json"
 
 
-def record(script: Script, port: int, kafka_version: str) -> list[Json]:
-    steps = run(script, port)
+def record(script: Script, at: int | Place, kafka_version: str) -> list[Json]:
+    steps = run(script, at)
     file = recorded_file(script)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"kafka": kafka_version, "steps": steps}, indent=1) + "\n")

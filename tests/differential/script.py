@@ -48,6 +48,8 @@ class Script:
     seconds: float
     alone: bool
     long: bool
+    secured: bool = False
+    """Written for the second profile: see secured.py."""
 
 
 SCRIPTS: dict[str, Script] = {}

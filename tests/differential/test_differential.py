@@ -20,16 +20,26 @@ from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.known_differences import KNOWN, explain
 from tests.differential.page import listed, only_in_newer
-from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, recorded, run
+from tests.differential.running import (
+    AT_ONCE,
+    BROKER_CONFIG,
+    Found,
+    differences,
+    load_scripts,
+    recorded,
+    run,
+)
 from tests.differential.script import Script
+from tests.differential.secured import Place
 
-SCRIPTS = load_scripts()
+ALL_SCRIPTS = load_scripts()
+SCRIPTS = {name: script for name, script in ALL_SCRIPTS.items() if not script.secured}
 LONG = {name for name, script in SCRIPTS.items() if script.long}
 ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("compaction_", "txn_"))]
 
 
-def compare(script: Script, port: int) -> list[Found]:
-    return differences(script, recorded(script), run(script, port))
+def compare(script: Script, at: int | Place) -> list[Found]:
+    return differences(script, recorded(script), run(script, at))
 
 
 Compared: TypeAlias = Mapping[str, Future[list[Found]]]
@@ -113,4 +123,4 @@ def test_no_recording_is_left_over() -> None:
     recordings = {
         f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")
     }
-    assert recordings == set(SCRIPTS)
+    assert recordings == set(ALL_SCRIPTS)

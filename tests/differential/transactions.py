@@ -291,9 +291,9 @@ def describe(s: Session, *transactional_ids: str, groups: bool = False) -> list[
     return rows
 
 
-def describe_quietly(s: Session, *transactional_ids: str) -> list[dict[str, Json]]:
+def describe_quietly(s: Session, *transactional_ids: str, on: str = ADMIN) -> list[dict[str, Json]]:
     body = _Body(
-        s.connection(ADMIN).call_raw("describe_transactions", 0, transactional_ids=list(transactional_ids))
+        s.connection(on).call_raw("describe_transactions", 0, transactional_ids=list(transactional_ids))
     )
     body.number(">i")
     rows = body.rows(lambda: _described(body))

@@ -14,10 +14,11 @@ brokers is given a name.
 | id of a telemetry subscription | `subscription`, or 0 |
 | member id made of a client or instance id and a UUID | `client(1)`, `client(2)` in order |
 | member id made of a UUID alone, in base 64 | `member(1)`, `member(2)` in order |
+| tokens of SASL | nonce, salt, proof and signature of SCRAM by their names |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
 | batches in transactions | likewise, and who sent them; markers without the coordinator's epoch |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
-| in an answer, partitions assigned and names subscribed to | sorted likewise |
+| in an answer, partitions assigned, names subscribed to, SASL mechanisms | sorted likewise |
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _NAMED_FIELDS = {
 }
 _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "batch_index_error_message"}
 _BATCH_FIELDS = {"records"}
-_SET_FIELDS = {"partitions", "subscribed_topic_names"}
+_SET_FIELDS = {"partitions", "subscribed_topic_names", "mechanisms"}
 _MEMBER_FIELDS = {"member_id", "leader"}
 _PRODUCER_FIELDS = {"producer_id", "v3_and_below_producer_id", "producer_id_filters"}
 OWN_COORDINATOR_EPOCHS = 100
@@ -59,6 +60,8 @@ OWN_COORDINATOR_EPOCHS = 100
 _MARKER_VALUE = 2
 """Bytes before the coordinator's epoch."""
 _MADE_MEMBER_ID = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
+_SCRAM_ATTRIBUTE = re.compile(r"(^|,)([rspv])=[^,]+")
+_SCRAM_NAMES = {"r": "nonce", "s": "salt", "p": "proof", "v": "signature"}
 _UUID_IN_BASE_64 = re.compile(r"[\w-]{22}", re.ASCII)
 
 
@@ -90,14 +93,21 @@ def transcribe(value: Any, names: Names, field: str = "") -> Json:
     """An entity of kio, or its request in built-in types, as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         rows = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {name: _as_set(name, transcribe(inner, names, name)) for name, inner in rows.items()}
+        kinds = _kinds(rows)
+        return {name: _as_set(name, transcribe(inner, names, kinds[name])) for name, inner in rows.items()}
     if isinstance(value, Mapping):
-        return {str(name): transcribe(inner, names, str(name)) for name, inner in value.items()}
+        kinds = _kinds(value)
+        return {str(name): transcribe(inner, names, kinds[name]) for name, inner in value.items()}
     if field in _BATCH_FIELDS and isinstance(value, (bytes, memoryview)):
         return _batches(bytes(value), names)
     if isinstance(value, (list, tuple, set, frozenset)):
         return _sorted([transcribe(inner, names, field) for inner in value])
     return _scalar(value, names, field)
+
+
+def _kinds(row: Mapping[str, Any]) -> dict[str, str]:
+    """What each field means: the host of an access control entry is not that of a broker."""
+    return {name: "entry_host" if name == "host" and "principal" in row else str(name) for name in row}
 
 
 def _scalar(value: Any, names: Names, field: str) -> Json:
@@ -112,7 +122,8 @@ def _scalar(value: Any, names: Names, field: str) -> Json:
     if isinstance(value, datetime.datetime):
         return _moment(round(value.timestamp() * 1000))
     if isinstance(value, bytes):
-        return value.decode("latin-1")
+        text = value.decode("latin-1")
+        return _masked(text) if field == "auth_bytes" else text
     if value is not None and field in _TEXT_FIELDS:
         return "text"
     if value is not None and field in _NAMED_FIELDS and value not in (-1, 0):
@@ -132,6 +143,11 @@ def _scalar(value: Any, names: Names, field: str) -> Json:
     if field.endswith("timestamp") and isinstance(value, int):
         return _moment(value)
     return value
+
+
+def _masked(token: str) -> str:
+    """A SCRAM message without its chance parts. PLAIN has no such attributes."""
+    return _SCRAM_ATTRIBUTE.sub(lambda found: f"{found[1]}{found[2]}={_SCRAM_NAMES[found[2]]}", token)
 
 
 def _moment(ms: int) -> Json:
