@@ -81,6 +81,7 @@ class Server:
         self._accepting = trio.CancelScope()
         self._hang_ups = HangUps()
         self._ciphertext = Ciphertext(RECEIVE_BYTES)
+        self._tls: dict[Listener | None, ListenerTls] = {}
         self._by_host: Counter[str] = Counter()
         """Open connections of each address."""
 
@@ -91,6 +92,7 @@ class Server:
 
     async def serve(self, *doors: Door) -> None:
         """Accept until cancelled, which also ends the connections' tasks."""
+        self._tls = {door.listener: door.tls for door in doors if door.tls is not None}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._hang_ups.run)
@@ -184,7 +186,7 @@ class Server:
         still have answers to read."""
         try:
             if isinstance(peer.sock, TlsSocket):
-                await peer.sock.handshake(str(peer.connection.listener))
+                await self._secure(peer, peer.sock)
             await peer.serve(self._intake.buffer)
             return True
         except ClosedByPeer:
@@ -206,6 +208,17 @@ class Server:
             self._intake.release(peer)
             self._broker.connection_closed(peer.connection)
         return False
+
+    async def _secure(self, peer: Peer, sock: TlsSocket) -> None:
+        """The handshake. From then on the client is the principal of its certificate. Raises
+        CloseConnection, OSError."""
+        listener = peer.connection.listener
+        await sock.handshake(str(listener))
+        principal = self._tls[listener].principal_of(sock.peer_certificate())
+        if principal is None:
+            unnamed = "no rule of ssl.principal.mapping.rules matches the subject of its certificate"
+            raise CloseConnection(unnamed, "certificate")
+        peer.act_as(principal)
 
     async def _close_idle(self) -> None:
         while True:

@@ -19,6 +19,8 @@ from typing import Any, Final
 import trio
 
 from kbroker.errors import OperatorError
+from kbroker.security.principals import ANONYMOUS, Principal
+from kbroker.server.certificates import CertificatePrincipals
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.listeners import Listener, SecurityProtocol
 
@@ -42,8 +44,22 @@ class ListenerTls:
         self._config = config
         self._listener = listener
         self._setting = partial(config.of_listener, listener.name)
+        self._principals = self._certificate_principals()
         self._stamps = self._file_stamps()
         self.context = self._made()
+
+    def principal_of(self, certificate: bytes | None) -> Principal | None:
+        """Of a client that showed this certificate (DER) or none. None: no rule names it."""
+        if certificate is None or self._principals is None:
+            return ANONYMOUS
+        return self._principals.principal_of(certificate)
+
+    def _certificate_principals(self) -> CertificatePrincipals | None:
+        """None where no certificate says who a client is: nobody shows one, or clients log in."""
+        if self._listener.protocol.has_sasl or self._setting("ssl.client.auth").lower() == "none":
+            return None
+        with self._naming("ssl.principal.mapping.rules"):
+            return CertificatePrincipals(self._setting("ssl.principal.mapping.rules"))
 
     async def keep_current(self) -> None:
         """Look for changed files every few seconds, until cancelled."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
 from tests.certificates import Authority, Pair
@@ -317,3 +317,38 @@ def has_room(broker: RunningBroker, authority: Authority) -> bool:
             return serves(sock)
     except (ssl.SSLError, ConnectionError):
         return False
+
+
+def test_the_subject_of_a_certificate_is_the_principal(
+    start: Callable[..., RunningBroker], authority: Authority, tmp_path: Path
+) -> None:
+    """alice may do everything, bob nothing; a subject that no rule names is refused."""
+    broker = start(
+        ssl_keystore_location=written(tmp_path / "server.pem", authority.server().pem()),
+        ssl_client_auth="required",
+        ssl_truststore_location=str(authority.file),
+        ssl_principal_mapping_rules="RULE:CN=(alice|bob),O=Acme,C=DE/$1/",
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:alice",
+    )
+    assert topics_that(broker, authority, tmp_path, "alice") == ["orders"]
+    assert topics_that(broker, authority, tmp_path, "bob") == []
+    with pytest.raises(KafkaException):
+        topics_that(broker, authority, tmp_path, "carol")
+    assert "no rule of ssl.principal.mapping.rules matches" in broker.logs()
+
+
+def topics_that(broker: RunningBroker, authority: Authority, tmp_path: Path, name: str) -> list[str]:
+    """The topics that a client with a certificate of this name sees, if it tries to create one."""
+    pair = authority.client(name)
+    settings = client(
+        broker,
+        authority,
+        ssl_certificate_location=written(tmp_path / f"{name}.pem", pair.certificate_pem()),
+        ssl_key_location=written(tmp_path / f"{name}.key", pair.key_pem()),
+    )
+    admin = AdminClient(settings)
+    (created,) = admin.create_topics([NewTopic("orders", 1, 1)], request_timeout=10).values()
+    failure = created.exception(15)
+    assert (failure is None) == (name == "alice"), failure
+    return sorted(admin.list_topics(timeout=5).topics)
