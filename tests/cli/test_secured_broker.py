@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli import run
-from kbroker.cli.exits import OK, UNREACHABLE
+from kbroker.cli.exits import OK, REFUSED, UNREACHABLE
 from kbroker.client.broker_process import RunningBroker, free_port
 from kbroker.client.properties import read_properties
 from kbroker.client.security import ClientSecurity
@@ -95,6 +95,8 @@ def broker(folder: Path) -> Iterator[RunningBroker]:
     config = read_properties(broker_lines, "broker")
     assert config["listeners"].startswith(f"{folder.name}://")
     config["listeners"] = config["listeners"].replace("9093", str(port))
+    config["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    config["super.users"] = "User:CN=alice;User:alice"
     security = ClientSecurity.of(read_properties(client_lines, "client"))
     running = RunningBroker(folder, port=port, config=config, security=security)
     running.start()
@@ -141,6 +143,59 @@ def test_the_fixtures_own_requests(broker: RunningBroker, secured: Secured, fold
     assert broker.client_settings()["security.protocol"] == folder.name
     _, out, _ = secured("topics list --json")
     assert "of-the-fixture" in json.loads(out)
+
+
+def test_what_a_user_may_do(secured: Secured, broker: RunningBroker, folder: Path) -> None:
+    """A user with a password, where there are such; otherwise the entries are only kept."""
+    for command in (
+        "topics create mail",
+        "queues create work",
+        "acls add --producer --user app --topic mail",
+        "acls add --consumer --user app --topic mail --group readers",
+        "acls add --producer --user app --topic work",
+        "acls add --worker --user app --topic work",
+        "acls add --user app --topic mail --operation write --deny --host 10.9.8.7",
+        "acls list --user app",
+        "acls list --topic work --json",
+    ):
+        code, output, errors = secured(command)
+        assert code == OK, f"{command}: {errors}"
+    assert [row["operation"] for row in json.loads(output)].count("read") == 1
+    if folder.name == "SASL_SSL":
+        _work_as_app(secured, folder)
+    code, output, errors = secured("acls remove --user app --yes")
+    assert (code, output) == (OK, "removed 11 entries\n"), errors
+
+
+def _work_as_app(secured: Secured, folder: Path) -> None:
+    assert secured("users create app --password-file {lines}")[0] == OK
+    admin = folder / "client.properties"
+    settings = admin.read_text()
+    app = settings.replace("sasl.username=alice", "sasl.username=app").replace(PASSWORD, "one")
+    admin.write_text(app)
+    try:
+        for command in (
+            "produce mail {lines}",
+            "consume mail --from earliest -n 2",
+            "consume mail --group readers --from earliest -n 2",
+            "produce work {lines}",
+            "share-consume work --group work -n 1",
+            "perf fetch --topic mail --seconds 0.2 --warm-up 0",
+            "perf latency --topic mail --rate 10 --seconds 0.2 --warm-up 0",
+        ):
+            code, _, errors = secured(command)
+            assert code == OK, f"{command}: {errors}"
+        for command in (
+            "topics create other",
+            "consume mail --group others -n 1",
+            "users list",
+            "acls list",
+        ):
+            code, output, errors = secured(command)
+            assert code == REFUSED, f"{command}: {output}"
+            assert "uthorization failed" in errors, f"{command}: {errors}"
+    finally:
+        admin.write_text(settings)
 
 
 @contextmanager
