@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +102,18 @@ class Cut:
         return [LifeEnded(time.monotonic_ns(), self.lives)] if is_open else []
 
 
-def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | None = None) -> Iterator[Cut]:
+def cuts(
+    entries: list[Entry],
+    *,
+    count: int,
+    seed: int,
+    since: type[Event] | None = None,
+    stretches: Sequence[Sequence[range]] = (),
+) -> Iterator[Cut]:
     """At random moments, in the order of the log; half of them shortly after a mark, when a
     response had just arrived. `since`: all cuts come after the first event of that kind, and one is
-    at the end."""
+    at the end. `stretches`: kinds of places, each a list of stretches of the log; as many cuts come
+    in any stretch of a kind as at random moments."""
     chooser = random.Random(seed)
     marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
     if since is not None:
@@ -116,10 +124,18 @@ def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | No
         )
         marks = marks[first:]
     begin = 1 if since is None else marks[0]
-    positions = sorted(
-        chooser.choice(marks) if number % 2 else chooser.randint(begin, len(entries))
-        for number in range(count)
-    )
+    chosen = [kind for kind in stretches if kind]
+
+    def position_of(number: int) -> int:
+        match number % (2 + len(chosen)):
+            case 0:
+                return chooser.randint(begin, len(entries))
+            case 1:
+                return chooser.choice(marks)
+            case kind:
+                return chooser.choice(chooser.choice(chosen[kind - 2]))
+
+    positions = sorted(map(position_of, range(count)))
     if since is not None:
         positions[-1] = len(entries)
     disk, history, position = Disk(names_by_fsync=lambda path: "rocksdb/" in path), [], 0
@@ -165,13 +181,14 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
 
 class Scene(NamedTuple):
     """How to record, to judge and to count statistics for the summary, as record(), judge() and
-    _counts() do. `since`: cuts come after the first such event."""
+    _counts() do. `since`: cuts come after the first such event. `stretches`: see cuts()."""
 
     name: str
     record: Callable[..., list[Entry]]
     judge: Callable[[Any, Cut, Path], AnyReport[Any] | None]
     counts: Callable[[Any], dict[str, int]]
     since: type[Event] | None = None
+    stretches: Callable[[list[Entry]], Sequence[Sequence[range]]] = lambda _: ()
 
 
 def _counts(done: Any) -> dict[str, int]:
@@ -221,7 +238,9 @@ def run(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         verdicts: list[Future[dict[str, int]]] = []
-        for number, cut in zip(itertools.count(), cuts(entries, count=count, seed=seed, since=scene.since)):
+        stretches = scene.stretches(entries)
+        chosen = cuts(entries, count=count, seed=seed, since=scene.since, stretches=stretches)
+        for number, cut in zip(itertools.count(), chosen):
             room.acquire()
             verdicts.append(pool.submit(verdict, number, cut))
             _show(progress, verdicts, all_of_them=False)

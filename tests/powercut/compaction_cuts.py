@@ -2,26 +2,32 @@
 newer one is safe.
 
 The recording covers the broker and the clients of tests.crash.compaction_rounds, killed with kill
--9 at least once meanwhile. The stages of passes are marks too, so many cuts come in the middle of
-one. kbroker.testing.compaction_history judges the whole.
+-9 at least once meanwhile. The stages of passes are marks too: a quarter of the cuts come in the
+middle of a pass, and another one while a segment is replaced. kbroker.testing.compaction_history
+judges the whole.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.compaction_events import EntryConfirmed
+from kbroker.testing.compaction_events import EntryConfirmed, PassNoted, Stage
 from kbroker.testing.compaction_history import CompactionStatistics, Report
-from kbroker.testing.history_events import PowerLost
+from kbroker.testing.history_events import LifeEnded, PowerLost, from_json
 from tests.crash import compaction_rounds
 from tests.crash.compaction_rounds import judge_state, settings_of
 from tests.powercut.broker_cuts import Cut, Scene, Setup
 from tests.powercut.disk import save
-from tests.powercut.recording import Entry, Recording
+from tests.powercut.recording import Entry, Op, Recording
 
+REPLACEMENTS = 5
+"""Each life of the recorded broker replaces so many segments, however busy the machine is ..."""
+PATIENCE_S = 90.0
+"""... but does not last longer than this for their sake."""
 SETTLED = 4
 """After every so manieth cut, passes run until they have nothing left to do."""
 
@@ -59,12 +65,45 @@ def record(setup: CompactionSetup, home: Path, *, seed: int, load_s: float, kill
     broker = setup.broker(home, fault=setup.fault, notes=log, env=recording.environment())
     with compaction_rounds.tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
+            noted = _replaced(log)
             torment.load(load_s / (kills + 1))
+            deadline = time.monotonic() + PATIENCE_S
+            while _replaced(log) < noted + REPLACEMENTS and time.monotonic() < deadline:
+                time.sleep(0.1)
             torment.torment.kill_broker()
             if kill < kills:
                 torment.torment.start_broker()
     recording.close()
     return list(recording.entries())
+
+
+def _replaced(log: Path) -> int:
+    """Replacements that are done, by the marks of the recording."""
+    return log.read_bytes().count(b'"stage":"replaced"')
+
+
+def stretches(entries: list[Entry]) -> list[list[range]]:
+    """Where a cut comes in a pass, and where in a replacement of a segment. The new contents take
+    their place at the end of it, so that counts twice."""
+    passes: list[range] = []
+    replacements: list[range] = []
+    began = replacing = 0
+    """Positions just behind the marks; 0: none is under way."""
+    for place, entry in enumerate(entries):
+        event = from_json(entry.data) if entry.op is Op.MARK else None
+        if not isinstance(event, PassNoted | LifeEnded):
+            continue
+        if replacing:
+            replacements += [range(replacing, place + 1), range((replacing + place + 1) // 2, place + 1)]
+            replacing = 0
+        if isinstance(event, LifeEnded) or event.stage is Stage.ENDED:
+            passes += [range(began, place + 1)] if began else []
+            began = 0
+        elif event.stage is Stage.BEGAN:
+            began = place + 1
+        elif event.stage is Stage.REPLACING:
+            replacing = place + 1
+    return [passes, replacements]
 
 
 def judge(setup: CompactionSetup, cut: Cut, home: Path) -> Report:
@@ -87,5 +126,5 @@ def _counts(done: CompactionStatistics) -> dict[str, int]:
     }
 
 
-COMPACTION = Scene("compaction", record, judge, _counts, since=EntryConfirmed)
+COMPACTION = Scene("compaction", record, judge, _counts, since=EntryConfirmed, stretches=stretches)
 UNSYNCED = COMPACTION._replace(name="compaction, durability os")

@@ -11,10 +11,30 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.testing.compaction_events import PassNoted, Stage
+from kbroker.testing.history_events import LifeEnded, to_json
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 from tests.powercut.broker_cuts import run
-from tests.powercut.compaction_cuts import COMPACTION, UNSYNCED, CompactionSetup
+from tests.powercut.compaction_cuts import COMPACTION, UNSYNCED, CompactionSetup, stretches
+from tests.powercut.recording import Entry, Op
+
+STEPS = {"(": Stage.BEGAN, "[": Stage.REPLACING, "]": Stage.REPLACED, ")": Stage.ENDED}
+
+
+def test_cuts_come_in_passes_and_in_replacements() -> None:
+    """`.` is a write of the broker, `!` the end of its life."""
+    entries = []
+    for step in "..(..[....].[..)..(.[.!..(.)":
+        event = PassNoted(0, STEPS[step], "table-0") if step in STEPS else LifeEnded(0, 1)
+        is_mark = step != "."
+        data = to_json(event).encode() if is_mark else b""
+        entries.append(Entry(Op.MARK if is_mark else Op.WRITE, 0, 0, 0, 0, 0, "", "", data))
+    passes, replacements = stretches(entries)
+    assert passes == [range(3, 16), range(19, 23), range(26, 28)]
+    assert replacements == [
+        range(6, 11), range(8, 11), range(13, 16), range(14, 16), range(21, 23), range(22, 23)
+    ]  # fmt: skip
 
 
 def test_the_latest_values_are_there_after_a_cut(home: Path, progress: Progress) -> None:
@@ -33,6 +53,7 @@ def test_the_latest_values_are_there_after_many_cuts(
     wrong = run(setup, home, count=50, seed=seed, load_s=8, kills=2, scene=COMPACTION, progress=progress)
     assert not wrong, "\n".join(wrong)
     assert progress.counted("cuts_in_passes") >= 20
+    assert progress.counted("cuts_in_replacements") >= 8
 
 
 @pytest.mark.full
