@@ -43,7 +43,6 @@ from tests.crash.transaction_reading import CALL_S, ends_of
 from tests.crash.transaction_worker import Writer, producer_of
 from tests.crash.worker import (
     CONSUMERS_PER_PROCESS,
-    MUCH_LONGER_S,
     QUICK_RECONNECT,
     History,
     a_mix,
@@ -61,6 +60,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HOT_KEYS, COLD_KEYS = 30, 300
 FILLER, FILLER_BYTES = "filler", 3000
 SETTLED_WITHIN_S = 40.0
+LOCKS_RUN_OUT_S = 40.0
+"""Offsets that were released, and then lost their records to compaction, are delivered again. Their
+locks may run out as often as the delivery limit allows, and until then the group may get nothing
+else for many seconds."""
 BURSTS = (1, 1, 2, 5, 120)
 """How many records a producer writes at once; the largest ones make batches of many records."""
 
@@ -276,7 +279,7 @@ ROLES: dict[str, Callable[[str, str, History, int], None]] = {
     "finish-briefly": partial(finish, within_s=12.0),
     "settle": settle,
     "drain": partial(drain, kind=TableWorker),
-    "drain-again": partial(drain, kind=TableWorker, longest_session_s=MUCH_LONGER_S),
+    "drain-again": partial(drain, kind=TableWorker, longest_session_s=LOCKS_RUN_OUT_S),
     "look": look,
     "end": end,
 }
