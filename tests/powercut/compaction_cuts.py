@@ -28,6 +28,8 @@ REPLACEMENTS = 5
 """Each life of the recorded broker replaces so many segments, however busy the machine is ..."""
 PATIENCE_S = 90.0
 """... but does not last longer than this for their sake."""
+NEW_DATA = ".cleaned.tmp/data.ninja"
+"""Of the segment engine: new contents that are not in their place yet."""
 SETTLED = 4
 """After every so manieth cut, passes run until they have nothing left to do."""
 
@@ -84,12 +86,20 @@ def _replaced(log: Path) -> int:
 
 def stretches(entries: list[Entry]) -> list[list[range]]:
     """Where a cut comes in a pass, and where in a replacement of a segment. The new contents take
-    their place at the end of it, so that counts twice."""
+    their place at the end of it, so that counts twice. Where they do so by a rename, the third kind
+    is from there until the whole file system was synced: later, a sync of theirs that was left out
+    no longer shows."""
     passes: list[range] = []
     replacements: list[range] = []
-    began = replacing = 0
-    """Positions just behind the marks; 0: none is under way."""
+    renamed: list[range] = []
+    began = replacing = placed = 0
+    """Positions just behind; 0: none is under way."""
     for place, entry in enumerate(entries):
+        if entry.op is Op.RENAME and entry.path.endswith(NEW_DATA):
+            placed = place + 1
+        elif entry.op is Op.ALLSYNC_BEGIN and placed:
+            renamed.append(range(placed, place + 1))
+            placed = 0
         event = from_json(entry.data) if entry.op is Op.MARK else None
         if not isinstance(event, PassNoted | LifeEnded):
             continue
@@ -103,7 +113,7 @@ def stretches(entries: list[Entry]) -> list[list[range]]:
             began = place + 1
         elif event.stage is Stage.REPLACING:
             replacing = place + 1
-    return [passes, replacements]
+    return [passes, replacements, renamed]
 
 
 def judge(setup: CompactionSetup, cut: Cut, home: Path) -> Report:

@@ -16,25 +16,28 @@ from kbroker.testing.history_events import LifeEnded, to_json
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 from tests.powercut.broker_cuts import run
-from tests.powercut.compaction_cuts import COMPACTION, UNSYNCED, CompactionSetup, stretches
+from tests.powercut.compaction_cuts import COMPACTION, NEW_DATA, UNSYNCED, CompactionSetup, stretches
 from tests.powercut.recording import Entry, Op
 
 STEPS = {"(": Stage.BEGAN, "[": Stage.REPLACING, "]": Stage.REPLACED, ")": Stage.ENDED}
 
 
 def test_cuts_come_in_passes_and_in_replacements() -> None:
-    """`.` is a write of the broker, `!` the end of its life."""
+    """`.` is a write of the broker, `r` a rename of new contents, `s` a sync of all files, `!` the
+    end of its life."""
     entries = []
-    for step in "..(..[....].[..)..(.[.!..(.)":
+    calls = {".": Op.WRITE, "r": Op.RENAME, "s": Op.ALLSYNC_BEGIN}
+    for step in "..(..[..r.].[s.)..(.[.!..(.)":
         event = PassNoted(0, STEPS[step], "table-0") if step in STEPS else LifeEnded(0, 1)
-        is_mark = step != "."
-        data = to_json(event).encode() if is_mark else b""
-        entries.append(Entry(Op.MARK if is_mark else Op.WRITE, 0, 0, 0, 0, 0, "", "", data))
-    passes, replacements = stretches(entries)
+        data = b"" if step in calls else to_json(event).encode()
+        path = "log/0" + NEW_DATA if step == "r" else ""
+        entries.append(Entry(calls.get(step, Op.MARK), 0, 0, 0, 0, 0, path, "", data))
+    passes, replacements, renamed = stretches(entries)
     assert passes == [range(3, 16), range(19, 23), range(26, 28)]
     assert replacements == [
         range(6, 11), range(8, 11), range(13, 16), range(14, 16), range(21, 23), range(22, 23)
     ]  # fmt: skip
+    assert renamed == [range(9, 14)]
 
 
 def test_the_latest_values_are_there_after_a_cut(home: Path, progress: Progress) -> None:
