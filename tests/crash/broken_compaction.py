@@ -5,14 +5,15 @@
     forgets-aborted     records of aborted transactions count like committed ones
     keeps-tombstones    tombstones are never removed
     last-segment-first  tombstones go at once, before the older values in the segments before them
-    syncs-nothing       segment only: new contents are renamed before they are on disk
+    syncs-nothing       segment only: new contents are written and renamed without a sync
 
 `install` breaks the broker of this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -22,6 +23,7 @@ from kbroker.compaction import mapping
 from kbroker.compaction.batch_cleaning import CleaningPass
 from kbroker.compaction.transactions import SeenTransactions
 from kbroker.formats import compacted_batches
+from kbroker.storage.files import Files
 from kbroker.storage.segment.replacement import NewContents
 
 LATE_S = 0.1
@@ -93,19 +95,35 @@ def _last_segment_first() -> None:
     LogPass._clean = clean  # type: ignore[method-assign]
 
 
-def _syncs_nothing() -> None:
-    prepare = NewContents.prepare
+class _Unsynced(Files):
+    def fdatasync(self, fd: int) -> None:
+        pass
 
-    def unsynced(self: Any) -> None:
-        files = self._files
-        sync, sync_dir = files.fdatasync, files.fsync_dir
-        files.fdatasync = files.fsync_dir = lambda *_: None
+    def fsync_dir(self, path: Path) -> None:
+        pass
+
+
+def _syncs_nothing() -> None:
+    """The contents are also written as late as possible: otherwise the next sync of the whole file
+    system, for a commit, has them on disk before the rename."""
+    append, prepare, move = NewContents.append, NewContents.prepare, NewContents.move
+
+    def append_later(self: Any, batches: Sequence[Any]) -> None:
+        kept = [each._replace(data=bytes(each.data)) for each in batches]
+        self.waiting = [*getattr(self, "waiting", ()), *kept]
+
+    def move_unsynced(self: Any, publish: Any) -> None:
+        files, self._files = self._files, _Unsynced()
         try:
+            append(self, getattr(self, "waiting", ()))
             prepare(self)
         finally:
-            files.fdatasync, files.fsync_dir = sync, sync_dir
+            self._files = files
+        move(self, publish)
 
-    NewContents.prepare = unsynced  # type: ignore[method-assign]
+    NewContents.append = append_later  # type: ignore[method-assign]
+    NewContents.prepare = lambda _: None  # type: ignore[method-assign]
+    NewContents.move = move_unsynced  # type: ignore[method-assign]
 
 
 FAULTS: Mapping[str, Callable[[], None]] = {
