@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _OPEN = (
     "warning: listening on {} without authentication: every client that reaches this address can read "
-    "and write; see docs/security.md"
+    "and write; see `kbroker docs security`"
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")

@@ -11,27 +11,30 @@ from confluent_kafka import KafkaError
 
 from kbroker.cli.clients import ClientErrors
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import Address
+from kbroker.cli.params import Address, Bootstrap
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import BrokerUnreachable
+from kbroker.client.security import PLAINTEXT
 from kbroker.testing.broker import open_test_broker
 from tests.client.fake_broker import fake_broker
 
 ALL_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
 
 
+def at(port: int) -> Bootstrap:
+    return Bootstrap(Address("127.0.0.1", port), PLAINTEXT)
+
+
 def test_a_broker_that_is_back_is_forgiven() -> None:
     with fake_broker(lambda *_: None) as broker:
-        errors = ClientErrors(Address("127.0.0.1", broker.port), patience_s=0)
+        errors = ClientErrors(at(broker.port), patience_s=0)
         errors(ALL_DOWN)
         errors.check()
     errors.check()
 
 
 def test_a_broker_that_stays_away_is_reported_after_a_while() -> None:
-    patient, hasty = (
-        ClientErrors(Address("127.0.0.1", free_port()), patience_s=seconds) for seconds in (600, 0)
-    )
+    patient, hasty = (ClientErrors(at(free_port()), patience_s=seconds) for seconds in (600, 0))
     for errors in (patient, hasty):
         errors.check()
         errors(ALL_DOWN)
@@ -41,7 +44,7 @@ def test_a_broker_that_stays_away_is_reported_after_a_while() -> None:
 
 
 def test_a_fatal_error_ends_the_command() -> None:
-    errors = ClientErrors(Address("127.0.0.1", free_port()))
+    errors = ClientErrors(at(free_port()))
     errors(KafkaError(KafkaError._FATAL, "fenced", fatal=True))
     with pytest.raises(CommandFailed, match="fenced"):
         errors.check()

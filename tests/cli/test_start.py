@@ -83,7 +83,7 @@ def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(t
         code, _, err = ends(process)
     assert code == OK
     assert [(each.host, each.port) for each in answer.brokers] == [("broker.example", 1234)]
-    assert err.startswith("kbroker: warning: listening on 0.0.0.0:0, and there is no authentication yet")
+    assert err.startswith("kbroker: warning: listening on 0.0.0.0:0 without authentication: ")
 
 
 def test_a_broker_serves_though_nobody_takes_its_ready_line(tmp_path: Path) -> None:
