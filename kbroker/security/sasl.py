@@ -7,8 +7,8 @@
 
 After SaslHandshake v0 the tokens come without a request around them (`takes_raw_tokens`). A session
 with a lifetime (connections.max.reauth.ms) is renewed on the living connection (KIP-368): by the
-same mechanism and the same principal. Clients whose SaslAuthenticate has version 0 know nothing of
-lifetimes, and their sessions have none.
+same mechanism and the same principal. Clients that send raw tokens, or SaslAuthenticate v0, are not
+told the lifetime. Their sessions end too, or a client could choose a version to escape it.
 
 Whatever is refused ends in FAILED: the connection must then be closed, after the answer if there is
 one. Times are milliseconds of any monotonic clock, given as arguments.
@@ -39,7 +39,6 @@ SCRAM: Final[Mapping[str, ScramMechanism]] = {
 MECHANISMS: Final = (PLAIN, *SCRAM)
 LATE_AUTHENTICATE: Final = "SaslAuthenticate request received after successful authentication"
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1000
-_FIRST_VERSION_WITH_LIFETIME: Final = 1
 
 
 class Stage(Enum):
@@ -115,7 +114,6 @@ class Sasl:
         self.principal: Principal | None = None
         """Set by the first authentication; it never changes."""
         self._exchange: Exchange | None = None
-        self._version = 0
         self._requested = ""
         self._ends_ms = math.inf
         self._renewed_ms = -math.inf
@@ -191,13 +189,12 @@ class Sasl:
     # -- tokens
     # ----------------------------------------------------------------------------------------------
 
-    def authenticate(self, token: bytes, version: int, now_ms: float) -> Step:
-        """The client's next token, from an admitted SaslAuthenticate or raw (then `version` is 0).
-        After a Derivation call `derived` before anything else."""
+    def authenticate(self, token: bytes, now_ms: float) -> Step:
+        """The client's next token, from an admitted SaslAuthenticate or raw. After a Derivation
+        call `derived` before anything else."""
         if self.stage is Stage.READY:
             return Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
         assert self._exchange is not None
-        self._version = version
         if self._requested != self.mechanism:
             return self._refuse(
                 f"SASL mechanism '{self._requested}' requested by client is not supported for "
@@ -232,9 +229,8 @@ class Sasl:
         self._exchange = None
         self.takes_raw_tokens = False
         self.stage = Stage.READY
-        has_end = self._max_session_ms > 0 and self._version >= _FIRST_VERSION_WITH_LIFETIME
-        self._ends_ms = now_ms + self._max_session_ms if has_end else math.inf
-        return Authenticated(reply.token, self._max_session_ms if has_end else 0, is_renewal)
+        self._ends_ms = now_ms + self._max_session_ms if self._max_session_ms > 0 else math.inf
+        return Authenticated(reply.token, self._max_session_ms, is_renewal)
 
     def _refuse(self, message: str) -> Refused:
         self.stage = Stage.FAILED

@@ -145,7 +145,7 @@ class SaslPeer(Peer):
         self._close_if_refused()
 
     async def _answer_raw(self, token: bytearray) -> None:
-        step = await self._log_in.authenticate(0, bytes(token))
+        step = await self._log_in.authenticate(bytes(token))
         self._close_if_refused()
         answer = getattr(step, "token", b"")
         buffers = (_SIZE.pack(len(answer)) + answer,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -54,31 +53,29 @@ def connection(max_session_ms: int = 0) -> Sasl:
     return Sasl(MECHANISMS, Users(), lambda: "server", max_session_ms)
 
 
-def plain(sasl: Sasl, name: str, password: str | None = None, version: int = 2, now_ms: float = 0) -> Step:
+def plain(sasl: Sasl, name: str, password: str | None = None, now_ms: float = 0) -> Step:
     token = f"\0{name}\0{PASSWORDS[name] if password is None else password}".encode()
-    step = sasl.authenticate(token, version, now_ms)
+    step = sasl.authenticate(token, now_ms)
     if isinstance(step, Derivation):
         return sasl.derived(salt_password(step.password, step.salt, step.iterations, step.digest), now_ms)
     return step
 
 
-def scram(sasl: Sasl, name: str, mechanism: ScramMechanism, version: int = 2, now_ms: float = 0) -> Step:
+def scram(sasl: Sasl, name: str, mechanism: ScramMechanism, now_ms: float = 0) -> Step:
     client = ScramClient(DIGESTS[mechanism], name, PASSWORDS.get(name, "?"), "client")
-    step = sasl.authenticate(client.first(), version, now_ms)
+    step = sasl.authenticate(client.first(), now_ms)
     if isinstance(step, Continue):
-        return sasl.authenticate(client.final(step.token), version, now_ms)
+        return sasl.authenticate(client.final(step.token), now_ms)
     return step
 
 
-def log_in(
-    sasl: Sasl, mechanism: str = "PLAIN", name: str = "alice", version: int = 2, now_ms: float = 0
-) -> Step:
+def log_in(sasl: Sasl, mechanism: str = "PLAIN", name: str = "alice", now_ms: float = 0) -> Step:
     assert sasl.admit(HANDSHAKE_KEY, now_ms) is Admission.SERVE
     assert sasl.handshake(1, mechanism) == (ErrorCode.none, MECHANISMS)
     assert sasl.admit(AUTHENTICATE_KEY, now_ms) is Admission.SERVE
     if mechanism == "PLAIN":
-        return plain(sasl, name, version=version, now_ms=now_ms)
-    return scram(sasl, name, SCRAM[mechanism], version, now_ms)
+        return plain(sasl, name, now_ms=now_ms)
+    return scram(sasl, name, SCRAM[mechanism], now_ms)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -96,7 +93,7 @@ def test_a_log_in(mechanism: str, asks_for_versions: bool) -> None:
         Admission.SERVE
     ] * 3
     assert sasl.handshake(1, mechanism) == (ErrorCode.illegal_sasl_state, ())
-    assert sasl.authenticate(b"x", 2, 0) == Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
+    assert sasl.authenticate(b"x", 0) == Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
     assert sasl.stage is Stage.READY
 
 
@@ -141,9 +138,10 @@ def test_raw_tokens_after_handshake_version_0() -> None:
     sasl.admit(HANDSHAKE_KEY, 0)
     sasl.handshake(0, "PLAIN")
     assert sasl.takes_raw_tokens
-    assert plain(sasl, "alice", version=0) == Authenticated(b"", 0, False)
+    assert plain(sasl, "alice") == Authenticated(b"", 10, False)
     assert not sasl.takes_raw_tokens
-    assert sasl.admit(METADATA, 10**12) is Admission.SERVE, "such a client knows nothing of lifetimes"
+    assert sasl.admit(METADATA, 10) is Admission.SERVE
+    assert sasl.admit(METADATA, 11) is Admission.EXPIRED, "the session ends, though the client is not told"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -181,13 +179,6 @@ class TestRenewal:
         sasl = connection(max_session_ms=5000)
         log_in(sasl)
         assert log_in(sasl, now_ms=60_000) == Authenticated(b"", 5000, True)
-
-    def test_version_0_has_no_lifetime(self) -> None:
-        sasl = connection(max_session_ms=5000)
-        assert log_in(sasl, version=0) == Authenticated(b"", 0, False)
-        assert sasl.admit(METADATA, math.inf) is Admission.SERVE
-        sasl.admit(HANDSHAKE_KEY, 6000)
-        assert sasl.handshake(1, "PLAIN").error_code is ErrorCode.illegal_sasl_state
 
     def test_not_more_often_than_once_a_second(self) -> None:
         sasl = connection(max_session_ms=5000)
@@ -268,28 +259,24 @@ class Walk(RuleBasedStateMachine):
         sasl = self.sasl
         return sasl.takes_raw_tokens or sasl.admit(AUTHENTICATE_KEY, self.now_ms) is Admission.SERVE
 
-    @rule(token=st.binary(max_size=40), version=st.sampled_from([0, 1, 2]))
-    def send_rubbish(self, token: bytes, version: int) -> None:
+    @rule(token=st.binary(max_size=40))
+    def send_rubbish(self, token: bytes) -> None:
         if self._may_send_token():
-            step: Any = self.sasl.authenticate(token, version, self.now_ms)
+            step: Any = self.sasl.authenticate(token, self.now_ms)
             if isinstance(step, Derivation):
                 step = self.sasl.derived(bytes(32), self.now_ms)
             assert not isinstance(step, Authenticated)
 
     @precondition(lambda self: self.sasl.stage is Stage.TOKENS)
-    @rule(
-        name=st.sampled_from(["alice", "bob", "carol"]),
-        version=st.sampled_from([0, 1, 2]),
-        wrong=st.booleans(),
-    )
-    def prove(self, name: str, version: int, wrong: bool) -> None:
+    @rule(name=st.sampled_from(["alice", "bob", "carol"]), wrong=st.booleans())
+    def prove(self, name: str, wrong: bool) -> None:
         requested = self.sasl._requested
         if not self._may_send_token():
             return
         if requested == "PLAIN":
-            step = plain(self.sasl, name, "wrong" if wrong or name == "carol" else None, version, self.now_ms)
+            step = plain(self.sasl, name, "wrong" if wrong or name == "carol" else None, self.now_ms)
         else:
-            step = scram(self.sasl, "carol" if wrong else name, SCRAM[requested], version, self.now_ms)
+            step = scram(self.sasl, "carol" if wrong else name, SCRAM[requested], self.now_ms)
         is_right = not wrong and name in PASSWORDS
         if isinstance(step, Authenticated):
             assert is_right

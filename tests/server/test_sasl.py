@@ -238,6 +238,24 @@ def test_a_session_ends(short: SaslBroker) -> None:
     assert short.call(lambda: short.broker.metrics.sasl.expired) > 0
 
 
+@pytest.mark.parametrize("sends_raw_tokens", [False, True])
+def test_a_session_ends_for_a_client_that_knows_no_lifetimes(
+    short: SaslBroker, sends_raw_tokens: bool
+) -> None:
+    """No version is a way around connections.max.reauth.ms."""
+    expired = short.call(lambda: short.broker.metrics.sasl.expired)
+    with short.connect() as connection:
+        if sends_raw_tokens:
+            token = plain_token("alice", "canary-alice")
+            connection.call("sasl_handshake", 0, mechanism="PLAIN")
+            connection.send_raw(struct.pack(">i", len(token)) + token)
+            assert connection.read_frame() == b""
+        else:
+            assert log_in(connection, "alice", version=0).error_code == 0
+        ask_for_ever(connection)
+    assert short.call(lambda: short.broker.metrics.sasl.expired) > expired
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_session_is_renewed(short: SaslBroker, mechanism: str) -> None:
     with short.connect() as connection:

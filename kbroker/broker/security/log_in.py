@@ -74,9 +74,8 @@ class LogIn:
             await self._fail("it asked for a SASL mechanism that is not enabled")
         return answer
 
-    async def authenticate(self, version: int, token: bytes) -> Outcome:
-        """Version 0 for a raw token, too."""
-        step = self._sasl.authenticate(token, version, now_ms())
+    async def authenticate(self, token: bytes) -> Outcome:
+        step = self._sasl.authenticate(token, now_ms())
         if isinstance(step, Derivation):
             step = await self._derived(step)
         if isinstance(step, Authenticated):
