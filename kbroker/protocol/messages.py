@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
-from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -134,28 +133,6 @@ def encode_response(api_key: int, version: int, message: Message) -> bytes:
     return encode(build_response(api_key, version, message))
 
 
-def empty_response(api_key: int, version: int, code: ErrorCode) -> bytes | None:
-    """The body of a response with this error code for the whole request and nothing else; None if
-    the response has no such field."""
-    schema = response_schema(api_key, version)
-    if not any(field.name == "error_code" for field in fields(schema)):
-        return None
-    hints = get_type_hints(schema)
-    nothing = {field.name: _nothing(field, hints[field.name]) for field in fields(schema)}
-    return encode_response(api_key, version, {**nothing, "error_code": code})
-
-
-def _nothing(field: Field[Any], hint: Any) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    if type(None) in get_args(hint):
-        return None
-    if get_origin(hint) is tuple:
-        return ()
-    kafka_type = field.metadata.get("kafka_type", "")
-    return {"string": "", "bytes": b"", "records": b"", "uuid": UUID(int=0), "bool": False}.get(kafka_type, 0)
-
-
 def encode(entity: Entity) -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
@@ -247,7 +224,7 @@ def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int
 
 
 __all__ = [
-    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "empty_response", "encode",
+    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode",
     "encode_response", "i32", "i64", "milliseconds", "read_request", "read_request_head", "request_schema",
     "response_header", "response_schema",
 ]  # fmt: skip

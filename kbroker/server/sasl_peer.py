@@ -12,6 +12,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -23,7 +24,8 @@ from kbroker.broker.security.log_in import LogIn
 from kbroker.broker.security.service import LogIns
 from kbroker.errors import ErrorCode
 from kbroker.protocol.frames import BadFrame
-from kbroker.protocol.messages import empty_response, read_request_head, response_header
+from kbroker.protocol.messages import read_request, read_request_head, response_header
+from kbroker.protocol.refused import refused_response
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.sasl import API_VERSIONS_KEY, Admission
 from kbroker.server.intake import Intake
@@ -33,6 +35,9 @@ from kbroker.settings.listeners import Listener
 
 _SIZE: Final = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+_MAX_READ_BYTES: Final = 4096
+"""Requests that come too early are read if they are small: strangers must not cost work."""
+_ILLEGAL: Final = "Request is not valid given the current SASL state."
 _KIND: Final = "log-in"
 """Of log lines: one a minute for each address, whatever was wrong."""
 
@@ -186,17 +191,23 @@ def _has_no_error(response: _Response) -> bool:
 
 
 def _illegal_state(frame: bytes | memoryview) -> bytes:
-    """The answer to a request that must not come now, if its API has an error code for the whole
-    answer; else nothing."""
+    """The answer to a request that must not come now: an error for the whole request, or in each
+    row. Nothing if its API has no code for the whole and its rows cannot be read, or are many."""
     try:
         head = read_request_head(frame)
     except ValueError:
         return b""
-    api = APIS.get(head.api_key)
-    if api is None or not api.first <= head.api_version <= api.last:
+    api, version = APIS.get(head.api_key), head.api_version
+    is_served = api is not None and api.first <= version <= api.last
+    if not is_served and head.api_key != API_VERSIONS_KEY:
         return b""
-    body = empty_response(head.api_key, head.api_version, ErrorCode.illegal_sasl_state)
+    asked = None
+    if is_served and len(frame) <= _MAX_READ_BYTES:
+        with suppress(ValueError):
+            asked = read_request(head, frame)
+    version = version if is_served else 0
+    body = refused_response(head.api_key, version, asked, ErrorCode.illegal_sasl_state, _ILLEGAL)
     if body is None:
         return b""
-    content = response_header(head.api_key, head.api_version) + body
+    content = response_header(head.api_key, version) + body
     return _SIZE_AND_CORRELATION.pack(4 + len(content), head.correlation_id) + content
