@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kbroker.errors import OperatorError
 from kbroker.security.principal_mapping import PrincipalMapper
 from kbroker.security.principals import Principal, user
+
+_SPECIAL = ',=+<>#;"\\'
 
 
 class CertificatePrincipals:
@@ -21,6 +25,27 @@ class CertificatePrincipals:
 
     def principal_of(self, certificate: bytes) -> Principal | None:
         """`certificate`: DER, checked already. None if no rule matches its subject."""
-        subject = self._load(certificate).subject.rfc4514_string()
-        name = self._mapper.name_of(subject)
+        name = self._mapper.name_of(_text(self._load(certificate).subject))
         return None if name is None else user(name)
+
+
+def _text(subject: Any) -> str:  # noqa: ANN401 - cryptography is not always there
+    """The subject as Java writes it, so that rules and ACLs of a Kafka cluster name the same
+    clients. RFC 4514, but = is escaped, and # everywhere."""
+    return ",".join(
+        "+".join(f"{each.rfc4514_attribute_name}={_escaped(each)}" for each in part)
+        for part in reversed(subject.rdns)
+    )
+
+
+def _escaped(attribute: Any) -> str:  # noqa: ANN401 - as above
+    value = attribute.value
+    if isinstance(value, bytes):
+        return f"#{value.hex()}"
+    first, last = len(value) - len(value.lstrip(" ")), len(value.rstrip(" "))
+    return "".join(
+        "\\00" if letter == "\0"
+        else f"\\{letter}" if letter in _SPECIAL or not first <= at < last
+        else letter
+        for at, letter in enumerate(value)
+    )  # fmt: skip
