@@ -2,7 +2,7 @@
 assignment.
 
 With an authorizer a group needs DESCRIBE (30, whether or not it exists; these rows come first). A
-group with an assigned topic without DESCRIBE is 29, and shows no members."""
+group with an assigned topic without DESCRIBE is 29, and shows nothing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def describe(request: Request, found: Callable[[Sequence[str]], Iterable[Any]]) 
     return [*map(_refused_row, refused), *(_row(request, group) for group in found(allowed))]
 
 
-def _refused_row(group_id: str) -> Message:
+def _refused_row(
+    group_id: str, code: ErrorCode = ErrorCode.group_authorization_failed, message: str | None = None
+) -> Message:
     return {
-        "error_code": ErrorCode.group_authorization_failed,
-        "error_message": None,
+        "error_code": code,
+        "error_message": message,
         "group_id": group_id,
         "group_state": "",
         "group_epoch": 0,
@@ -48,17 +50,18 @@ def _refused_row(group_id: str) -> Message:
 
 
 def _row(request: Request, group: Any) -> Message:
+    if not sees_topics(request, _topics_of(group)):
+        return _refused_row(group.group_id, ErrorCode.topic_authorization_failed, _TOPICS_HIDDEN)
     is_asked = request.body.include_authorized_operations and group.error_code is ErrorCode.none
-    is_hidden = not sees_topics(request, _topics_of(group))
     return {
-        "error_code": ErrorCode.topic_authorization_failed if is_hidden else group.error_code,
-        "error_message": _TOPICS_HIDDEN if is_hidden else group.error_message,
+        "error_code": group.error_code,
+        "error_message": group.error_message,
         "group_id": group.group_id,
         "group_state": group.group_state,
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor_name,
-        "members": () if is_hidden else group.members,
+        "members": group.members,
         "authorized_operations": group_operations(request, group.group_id) if is_asked else NOT_REQUESTED,
     }
 

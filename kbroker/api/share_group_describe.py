@@ -1,7 +1,7 @@
 """ShareGroupDescribe (77), v1 (KIP-932): groups with their members and assignments.
 
 With an authorizer a group needs DESCRIBE (30, whether or not it exists; these rows come first). A
-group with an assigned topic without DESCRIBE is 29, and shows no members."""
+group with an assigned topic without DESCRIBE is 29, and shows nothing."""
 
 from __future__ import annotations
 
