@@ -6,7 +6,8 @@ both a name and an id, or neither, is 42. So is a topic that is listed twice: it
 not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
 
 With an authorizer, DELETE on the cluster or on the topic is needed (29). A name without DESCRIBE is
-29, too, whether or not the topic exists. A refused id has no name, unless the client has DESCRIBE.
+29, too, whether or not the topic exists; with DESCRIBE a missing one is 3. A refused id has no
+name, unless the client has DESCRIBE.
 
 Not done: the request's timeout, quotas.
 """
@@ -76,14 +77,17 @@ async def handle(request: Request) -> Message:
 
 
 def _denied(request: Request, asked: _Asked) -> _Asked | None:
-    """The row of a topic that the client may not delete. Unknown ids are not refused here."""
-    name = asked.name
+    """The row of a topic that the client may not delete. Unknown ids, and missing names that the
+    client may describe, are not refused here."""
+    name, topics = asked.name, request.broker.topics
+    topic = topics.by_id(asked.topic_id) if name is None else topics.by_name(name)
     if name is None:
-        topic = request.broker.topics.by_id(asked.topic_id)
         if topic is None:
             return None
         name = topic.name
     sees = sees_topic(request, name)
+    if topic is None and sees:
+        return None
     if allows_on_topic(request, Operation.DELETE, name) and (sees or asked.name is None):
         return None
     return asked if asked.name is not None or not sees else _Asked(name, asked.topic_id)

@@ -475,10 +475,11 @@ async def test_refused_deletions_name_a_topic_only_to_clients_that_see_it(connec
         assert await deleted(by_name, by_id) == [(DENIED, "orders"), (DENIED, None)]
         await world.allow("bob", Operation.DESCRIBE, TOPIC, "orders", "absent")
         assert await deleted(by_id) == [(DENIED, "orders")]
+        missing = {"name": "absent", "topic_id": None}
+        assert await deleted(missing) == [(ErrorCode.unknown_topic_or_partition, "absent")]
+        assert await deleted({"name": "hidden", "topic_id": None}) == [(DENIED, "hidden")]
         await world.allow("bob", Operation.DELETE, TOPIC, "orders", "absent")
-        assert await deleted({"name": "absent", "topic_id": None}) == [
-            (ErrorCode.unknown_topic_or_partition, "absent")
-        ]
+        assert await deleted(missing) == [(ErrorCode.unknown_topic_or_partition, "absent")]
         assert await deleted(by_id) == [(0, "orders")]
 
 
