@@ -59,7 +59,7 @@ APIS: dict[int, Api] = {
         Api(20, "delete_topics", 1, 6, "DELETE cluster or DELETE topic; DESCRIBE topic"),
         Api(21, "delete_records", 0, 2, "DELETE topic"),
         Api(22, "init_producer_id", 0, 5, "IDEMPOTENT_WRITE cluster or WRITE topic; WRITE transactional_id"),
-        Api(23, "offset_for_leader_epoch", 2, 4, "DESCRIBE topic"),
+        Api(23, "offset_for_leader_epoch", 2, 4, "CLUSTER_ACTION cluster or DESCRIBE topic"),
         Api(24, "add_partitions_to_txn", 0, 5, "WRITE transactional_id, topic; CLUSTER_ACTION cluster"),
         Api(25, "add_offsets_to_txn", 0, 4, "WRITE transactional_id; READ group"),
         Api(26, "end_txn", 0, 5, "WRITE transactional_id"),

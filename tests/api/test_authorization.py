@@ -483,6 +483,22 @@ async def test_refused_deletions_name_a_topic_only_to_clients_that_see_it(connec
         assert await deleted(by_id) == [(0, "orders")]
 
 
+async def test_brokers_may_ask_for_the_ends_of_epochs(connect: Connect) -> None:
+    """CLUSTER_ACTION on the cluster is enough, for missing topics too."""
+    async with opened(connect) as world:
+        bob = world.client_of("bob")
+        rows = [{"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1}]
+        topics = [{"topic": name, "partitions": rows} for name in ("orders", "absent")]
+
+        async def codes() -> list[int]:
+            answer = await bob.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics)
+            return [row.error_code for topic in answer.topics for row in topic.partitions]
+
+        assert await codes() == [DENIED, DENIED]
+        await world.allow("bob", Operation.CLUSTER_ACTION, CLUSTER, "kafka-cluster")
+        assert await codes() == [0, ErrorCode.unknown_topic_or_partition]
+
+
 async def test_dead_letters_need_no_right_of_the_client(connect: Connect) -> None:
     """DLQ-29: the broker writes them as itself."""
     async with opened(connect) as world:
