@@ -4,20 +4,22 @@ Better than Kafka: the answer to a joining member's first heartbeat has its assi
 share-partitions already initialised.
 
 With an authorizer the group needs READ (30), and each topic that the member names DESCRIBE (29 for
-the request, whether or not it exists).
+the request, whether or not it exists). A member without an id is told that first (42).
 """
 
 from __future__ import annotations
 
 from kbroker.api.consumer_group_heartbeat import refused
 from kbroker.api.request import Request
+from kbroker.errors import ErrorCode
 from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest
 
 
 async def handle(request: Request) -> GroupHeartbeatReply:
     body, rights = request.body, request.connection.rights
     if rights is not None and (error := refused(rights, body)) is not None:
-        return GroupHeartbeatReply(error)
+        has_no_id = error is ErrorCode.topic_authorization_failed and not body.member_id.strip()
+        return GroupHeartbeatReply(ErrorCode.invalid_request if has_no_id else error)
     names = body.subscribed_topic_names
     if names:
         missing = request.broker.missing_topics

@@ -358,6 +358,11 @@ async def test_a_heartbeat_needs_every_topic_that_it_names(connect: Connect) -> 
         for api, fields in (("share_group_heartbeat", share), ("consumer_group_heartbeat", consumer)):
             two = await bob.call(api, 1, **fields, subscribed_topic_names=[names.topic, "absent"])
             assert (two.error_code, two.error_message, two.assignment) == (DENIED, None, None)
+            if api == "share_group_heartbeat":
+                nameless = await bob.call(
+                    api, 1, **{**fields, "member_id": ""}, subscribed_topic_names=["absent"]
+                )
+                assert nameless.error_code == ErrorCode.invalid_request
             one = await bob.call(api, 1, **fields, subscribed_topic_names=[names.topic])
             assert one.error_code == 0
         await withdraw(world)
