@@ -9,7 +9,7 @@ from hashlib import blake2b
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.formats import state as state_records
@@ -453,6 +453,7 @@ keys: st.SearchStrategy[StateKey] = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(keys)
 def test_every_key_comes_back(key: StateKey) -> None:
     assert parse_key(key.encode()) == key
