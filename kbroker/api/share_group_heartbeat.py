@@ -4,7 +4,7 @@ Better than Kafka: the answer to a joining member's first heartbeat has its assi
 share-partitions already initialised.
 
 With an authorizer the group needs READ (30), and each topic that the member names DESCRIBE (29 for
-the request, whether or not it exists). A member without an id is told that first (42).
+the request, whether or not it exists). A member without an id is refused before that (42).
 """
 
 from __future__ import annotations

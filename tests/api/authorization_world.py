@@ -346,6 +346,10 @@ FIELDS: Mapping[str, Callable[[Names], Sequence[Values]]] = {
     "describe_acls": lambda n: [_acl_filter()],
     "create_acls": lambda n: [{"creations": [_acl()]}],
     "delete_acls": lambda n: [{"filters": [_acl_filter()]}],
+    "describe_user_scram_credentials": lambda n: [{"users": None}],
+    "alter_user_scram_credentials": lambda n: [
+        {"deletions": [{"name": "alice", "mechanism": 1}], "upsertions": ()}
+    ],
     "describe_configs": lambda n: [_configs(n, configuration_keys=None)],
     "alter_configs": lambda n: [_configs(n, configs=())],
     "incremental_alter_configs": lambda n: [_configs(n, configs=())],
@@ -387,6 +391,8 @@ FIELDS: Mapping[str, Callable[[Names], Sequence[Values]]] = {
 }  # fmt: skip
 """Requests that name resources of every kind of their API's needs."""
 OPEN: Mapping[str, Values] = {
+    "sasl_handshake": {"mechanism": "PLAIN"},
+    "sasl_authenticate": {"auth_bytes": b""},
     "api_versions": {"client_software_name": "x", "client_software_version": "1"},
     "get_telemetry_subscriptions": {"client_instance_id": None},
     "push_telemetry": {

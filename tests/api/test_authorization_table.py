@@ -52,6 +52,8 @@ REFUSED = {
     "describe_acls": {CLUSTER},
     "create_acls": {CLUSTER},
     "delete_acls": {CLUSTER},
+    "describe_user_scram_credentials": {CLUSTER},
+    "alter_user_scram_credentials": {CLUSTER},
     "describe_configs": {TOPIC, CLUSTER, GROUP},
     "alter_configs": {TOPIC, CLUSTER, GROUP},
     "incremental_alter_configs": {TOPIC, CLUSTER, GROUP},
@@ -217,6 +219,8 @@ async def test_the_rights_of_the_table_are_enough_and_each_is_needed(module: str
         await grant(world, "full", [need for each in groups for need in each])
         for version in versions(module):
             found = await all_codes(world, world.client_of("full"), module, version)
+            if (module, version) == ("find_coordinator", 0):
+                found -= {GROUP}  # It has no types: the other keys are ids of groups, too.
             assert not found & DENIALS, version
 
 

@@ -65,11 +65,16 @@ async def test_an_id_whose_markers_are_not_written(
     async def wait(record: object) -> None:
         await may_go_on.wait()
 
+    async def not_at_once(record: object) -> bool:
+        return False
+
     monkeypatch.setattr(service_module, "_ANSWER_WITHIN_S", 0.01)
     async with connect() as client:
         await client.create_topic("a")
         producer = await begin(client, "t", a=[0])
-        monkeypatch.setattr(client.broker.transactions.ending.markers, "write", wait)
+        markers = client.broker.transactions.ending.markers
+        monkeypatch.setattr(markers, "write_at_once", not_at_once)
+        monkeypatch.setattr(markers, "write", wait)
         await end(client, "t", producer, commit=commit)
         (found,) = await describe(client, "t")
         assert found.transaction_state == ("PrepareCommit" if commit else "PrepareAbort")

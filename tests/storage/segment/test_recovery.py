@@ -211,7 +211,7 @@ def test_time_rolls_go_on_after_restart(directory: Path) -> None:
         store.create(LOG, LogSettings(segment_ms=1000))
         store.write([batch(1, timestamp_ms=5900)], now_ms=5900)
         assert len(store.segments(LOG)) == 1
-        store.write([batch(2, timestamp_ms=6000)], now_ms=6000)
+        store.write([batch(2, timestamp_ms=6001)], now_ms=5900)
         assert len(store.segments(LOG)) == 2
 
 
