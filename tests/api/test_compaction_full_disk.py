@@ -101,7 +101,20 @@ async def test_a_pass_leaves_what_producers_must(
         assert await latest(Client(broker), topic) == values
 
 
-@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+async def test_lmdb_compacts_in_pages_that_are_free(disk: Path) -> None:
+    """It writes the new contents piece by piece, and each piece frees the pages of old ones."""
+    chooser = random.Random(1)
+    async with open_broker(options_of(disk, "lmdb", **{"kbroker.disk.min.free.bytes": "0"})) as broker:
+        client = Client(broker)
+        topic, values = await fill(client, disk, chooser)
+        fill_the_rest(disk)
+        await compact(client)
+        counted = broker.log_cleaner.statistics()
+        assert (counted.passes, counted.uncleanable) == (2, 0)
+        assert await latest(client, topic) == values
+
+
+@pytest.mark.parametrize("engine", ["segment", "rocksdb"])
 async def test_a_pass_without_room_is_not_repeated(
     disk: Path, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
