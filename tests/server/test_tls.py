@@ -225,7 +225,7 @@ def test_a_required_client_certificate_must_be_signed_by_the_authority(
         # With TLS 1.3 the client learns of the refusal when it reads.
         with pytest.raises((ssl.SSLError, ConnectionError)), secured(broker, context) as sock:
             assert serves(sock)
-    assert broker.logs().count("closing connection of 127.0.0.1") <= 3
+    assert 1 <= broker.logs().count("closing connection of 127.0.0.1") <= 3
 
 
 def test_a_client_that_does_not_trust_the_broker_is_logged(
