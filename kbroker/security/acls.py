@@ -9,7 +9,7 @@ pattern matches:
 Principal and host are exact, or `User:*` and `*`. Addresses are compared in one spelling, so an
 IPv4 address inside an IPv6 one is the IPv4 address. All numbers are Kafka's.
 
-This module decides nothing (authorizer.py does), and does not know where entries are stored.
+This module decides nothing: authorizer.py does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
+
+from kbroker.formats.security_values import StoredAcl
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only resource of the kind CLUSTER."""
@@ -122,6 +124,25 @@ class Acl(NamedTuple):
         return self.principal in (principal, ANYONE) and (
             self.host == WILDCARD or canonical_host(self.host) == host
         )
+
+
+def stored(acl: Acl) -> StoredAcl:
+    """The value of the state storage."""
+    kind, pattern, name, principal, host, operation, permission = acl
+    return StoredAcl(int(kind), int(pattern), name, principal, host, int(operation), int(permission))
+
+
+def loaded(value: StoredAcl) -> Acl:
+    """The reverse of `stored`. Raises ValueError for a number that Kafka does not have."""
+    return Acl(
+        ResourceType(value.resource_type),
+        PatternType(value.pattern_type),
+        value.name,
+        value.principal,
+        value.host,
+        Operation(value.operation),
+        Permission(value.permission),
+    )
 
 
 class AclFilter(NamedTuple):

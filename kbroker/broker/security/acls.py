@@ -31,9 +31,10 @@ from kbroker.security.acls import (
     AclTable,
     Operation,
     PatternType,
-    Permission,
     ResourceType,
     canonical_host,
+    loaded,
+    stored,
 )
 from kbroker.security.authorizer import StandardAuthorizer, parse_super_users
 from kbroker.security.principals import Principal
@@ -102,7 +103,7 @@ class Acls:
         it the others might allow too much."""
         for _, value in read_entries(self._store.scan(AclKey.namespace)):
             assert isinstance(value, StoredAcl)
-            self._table.add(_loaded(value))
+            self._table.add(loaded(value))
         self._changed()
         if self._table and not self.is_on:
             logger.warning(
@@ -148,7 +149,7 @@ class Acls:
         changes: list[Change] = []
         for acls, is_kept in ((added, True), (removed, False)):
             for acl in acls:
-                value = StoredAcl(*_stored(acl))
+                value = stored(acl)
                 changes.append((AclKey.of(value).encode(), value.encode() if is_kept else None))
         if not changes:
             return
@@ -209,23 +210,6 @@ def _told(acl: Acl) -> str:
     return (
         f"{verb} {acl.principal} at {acl.host} the operation {acl.operation.name} on {_noun(acl.kind)} "
         f"{pattern}{acl.name}"
-    )
-
-
-def _stored(acl: Acl) -> tuple[int, int, str, str, str, int, int]:
-    kind, pattern, name, principal, host, operation, permission = acl
-    return int(kind), int(pattern), name, principal, host, int(operation), int(permission)
-
-
-def _loaded(value: StoredAcl) -> Acl:
-    return Acl(
-        ResourceType(value.resource_type),
-        PatternType(value.pattern_type),
-        value.name,
-        value.principal,
-        value.host,
-        Operation(value.operation),
-        Permission(value.permission),
     )
 
 

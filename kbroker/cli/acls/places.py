@@ -12,7 +12,7 @@ from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_
 from kbroker.client import acl_admin
 from kbroker.errors import KafkaError
 from kbroker.formats.security_values import AclKey, StoredAcl
-from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from kbroker.security.acls import Acl, AclFilter, loaded, stored
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
@@ -54,16 +54,16 @@ class EntriesOfDirectory:
         self._state = state
 
     def matching(self, chosen: Sequence[AclFilter]) -> list[Acl]:
-        acls = [_loaded(StoredAcl.decode(value)) for _, value in self._state.scan(AclKey.namespace)]
+        acls = [loaded(StoredAcl.decode(value)) for _, value in self._state.scan(AclKey.namespace)]
         return sorted(acl for acl in acls if any(each.selects(acl) for each in chosen))
 
     def create(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
-        stored = [_stored(acl) for acl in acls]
-        self._state.write([(AclKey.of(each).encode(), each.encode()) for each in stored])
+        values = [stored(acl) for acl in acls]
+        self._state.write([(AclKey.of(each).encode(), each.encode()) for each in values])
         return [None] * len(acls)
 
     def delete(self, acls: Sequence[Acl]) -> list[KafkaError | None]:
-        self._state.write([(AclKey.of(_stored(acl)).encode(), None) for acl in acls])
+        self._state.write([(AclKey.of(stored(acl)).encode(), None) for acl in acls])
         return [None] * len(acls)
 
 
@@ -78,20 +78,3 @@ def entries_at(bootstrap: Bootstrap, data_dir: Path | None) -> Iterator[Entries]
         return
     with stopped_state(data_dir) as state:
         yield EntriesOfDirectory(state)
-
-
-def _stored(acl: Acl) -> StoredAcl:
-    kind, pattern, name, principal, host, operation, permission = acl
-    return StoredAcl(int(kind), int(pattern), name, principal, host, int(operation), int(permission))
-
-
-def _loaded(value: StoredAcl) -> Acl:
-    return Acl(
-        ResourceType(value.resource_type),
-        PatternType(value.pattern_type),
-        value.name,
-        value.principal,
-        value.host,
-        Operation(value.operation),
-        Permission(value.permission),
-    )
