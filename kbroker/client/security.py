@@ -15,6 +15,7 @@ from typing import Final
 
 from kbroker.client.keystores import Identity, Pem, identity, pem_file, pem_text, trusted
 from kbroker.errors import OperatorError
+from kbroker.settings.jaas import read_options
 from kbroker.settings.listeners import SecurityProtocol
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -24,9 +25,6 @@ _MODULES: Final = {
     "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
 }
 _JAAS: Final = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
-_JAAS_OPTION: Final = re.compile(
-    r"""\s*(\w+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"';]+))"""
-)
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 NAMES: Final = (
     "security.protocol",
@@ -213,15 +211,8 @@ def _jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
     module, rest = found.groups()
     if mechanism not in _MODULES.get(module, ()):
         raise OperatorError(f"sasl.jaas.config: {module} does not speak {mechanism}; {modules} does")
-    options: dict[str, str] = {}
-    end = 0
-    for option in _JAAS_OPTION.finditer(rest):
-        if option.start() != end:
-            break
-        end = option.end()
-        name, *forms = option.groups()
-        options[name] = next(re.sub(r"\\(.)", r"\1", form) for form in forms if form is not None)
-    if rest[end:].strip() or set(options) - {"username", "password"}:
+    options, left = read_options(rest)
+    if left or set(options) - {"username", "password"}:
         raise OperatorError('sasl.jaas.config: after the module write username="..." password="..."; only')
     return options.get("username"), options.get("password")
 

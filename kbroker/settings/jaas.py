@@ -20,6 +20,17 @@ _USER: Final = "user_"
 _EXAMPLE: Final = f'{_PLAIN_MODULE} required user_alice="PASSWORD";'
 
 
+def read_options(text: str) -> tuple[dict[str, str], str]:
+    """The `name="value"` options at the beginning of a text, and what is left behind them."""
+    options: dict[str, str] = {}
+    at = 0
+    while (option := _OPTION.match(text, at)) is not None:
+        name, *forms = option.groups()
+        options[name] = next(re.sub(r"\\(.)", r"\1", form) for form in forms if form is not None)
+        at = option.end()
+    return options, text[at:].strip()
+
+
 def plain_users(text: str) -> Mapping[str, str]:
     """The passwords by user name; none for an empty text and for the line of SCRAM, whose users are
     in the state. Raises ValueError, without any of the values."""
@@ -30,15 +41,9 @@ def plain_users(text: str) -> Mapping[str, str]:
         return {}
     if module != _PLAIN_MODULE or flag.rstrip(";") not in _FLAGS:
         raise ValueError(f"expected {_EXAMPLE}")
-    users = {}
-    at = 0
-    while (option := _OPTION.match(rest, at)) is not None:
-        name, *values = option.groups()
-        value = next(each for each in values if each is not None)
-        if name.startswith(_USER):
-            users[name.removeprefix(_USER)] = re.sub(r"\\(.)", r"\1", value)
-        at = option.end()
-    if rest[at:].strip() not in ("", ";") or not (flag + rest).rstrip().endswith(";"):
+    options, left = read_options(rest)
+    users = {name.removeprefix(_USER): value for name, value in options.items() if name.startswith(_USER)}
+    if left not in ("", ";") or not (flag + rest).rstrip().endswith(";"):
         raise ValueError(f"expected {_EXAMPLE} with a semicolon at its end")
     if "" in users or "" in users.values():
         raise ValueError("a user without a name or a password")
