@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from kbroker.broker import configs
+from kbroker.broker.logs import retention
 from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues.dead_letter_writer import NotYet
 from kbroker.clock import wall_clock_ms
@@ -53,6 +54,12 @@ BATCHES = 40
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
+
+
+@pytest.fixture(autouse=True)
+def _checks_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's own check of work queues would come in between on a slow machine."""
+    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600)
 
 
 def record(number: int, *headers: tuple[str, bytes]) -> Record:
