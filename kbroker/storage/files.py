@@ -10,6 +10,7 @@ anything is written. OSErrors pass through. This module must not know what the f
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -19,9 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
-
-if sys.platform == "darwin":
-    import fcntl
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -80,6 +78,18 @@ class Files:
 
     def ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
+
+    def is_ours_alone(self, fd: int) -> bool:
+        """Whether nobody else has the file open or mapped, in any process. False also where the
+        system cannot tell: only Linux has leases, and not on every file system."""
+        if not hasattr(fcntl, "F_SETLEASE"):
+            return False
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
 
     def allocate(self, fd: int, position: int, size: int) -> None:
         """Allocate disk space for the range. On file systems that overwrite in place, a write into

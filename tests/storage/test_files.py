@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import mmap_ninja.numpy
 import numpy
@@ -179,6 +181,31 @@ def test_a_page_that_is_missing_is_not_cached(
     monkeypatch.setattr(os, "preadv", up_to_a_page)
     assert files.is_cached(path, 100, _PAGE)
     assert not files.is_cached(path, 100, _PAGE + 1)
+
+
+def test_a_file_that_others_use_is_not_ours_alone(files: Files, tmp_path: Path) -> None:
+    """The lease sees other descriptors and mappings, in this process and in another one."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * _PAGE)
+    fd = files.open(path, os.O_RDWR)
+    assert files.is_ours_alone(fd) == (sys.platform == "linux")
+    other = files.open(path, os.O_RDONLY)
+    assert not files.is_ours_alone(fd)
+    view = files.map(other, _PAGE)
+    files.close(other)
+    assert not files.is_ours_alone(fd)
+    del view
+    assert files.is_ours_alone(fd) == (sys.platform == "linux")
+    reading = "import sys, mmap; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)"
+    script = f"{reading}; print(len(m), flush=True); sys.stdin.read()"
+    with Popen([sys.executable, "-c", script, path], stdin=PIPE, stdout=PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdin is not None
+        assert int(reader.stdout.readline()) == _PAGE
+        assert not files.is_ours_alone(fd)
+        reader.stdin.close()
+    assert files.is_ours_alone(fd) == (sys.platform == "linux")
+    files.close(fd)
 
 
 def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:

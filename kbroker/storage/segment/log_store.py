@@ -337,6 +337,8 @@ class SegmentLogStore(LogStore):
                     self._unsynced.dirty.add(last)
         if contents is not None:
             self._put_in_place(state, contents)
+            with self._failures.removing("truncate"):
+                contents.remove()
             last = state.segments[-1]
         end_offset = last.end_offset
         if last.sealed or (len(last.index) and end_offset < new_end):

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 from kbroker.storage.segment.checkpoint import remove_checkpoint
 from kbroker.storage.segment.failures import Failures
+from kbroker.storage.segment.freeing import free
 from kbroker.storage.segment.index import DATA, INDEX, SHAPE, SegmentIndex, move_index
 from kbroker.storage.segment.segment import Segment, length_of_data
 from kbroker.storage.spi import AddedRange, Replacement, StampedBatch
@@ -34,7 +35,7 @@ from kbroker.storage.spi import AddedRange, Replacement, StampedBatch
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".cleaned.tmp"
-_SYNC_EVERY_BYTES = 4 << 20
+_SYNC_EVERY_BYTES = 1 << 20
 """So that a sync of the whole file system, for a commit, does not wait for much more."""
 
 
@@ -52,6 +53,7 @@ class NewContents:
         self._files.remove_tree(self._path)
         self._files.mkdir(self._path)
         self._fd: int | None = self._files.open(self._path / DATA, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._old_fd: int | None = None
 
     def append(self, batches: Sequence[StampedBatch]) -> None:
         assert self._fd is not None
@@ -75,7 +77,8 @@ class NewContents:
     def move(self, publish: Callable[[Segment], None]) -> None:
         """Put the files into the place of the old ones, durable on return. `publish` gets the new
         segment, and must discard the old one; it is called with the lock of the handles, at once
-        after the data file was renamed."""
+        after the data file was renamed. The space of the old data file is not free before
+        remove()."""
         old, files = self.segment, self._files
         size = self._index.size_bytes
         if not old.sealed:  # that is, in a truncation
@@ -85,26 +88,26 @@ class NewContents:
         elif size == old.size_bytes:
             files.unlink(old.path / INDEX / SHAPE)
             files.fsync_dir(old.path / INDEX)
-        # Freeing a large file takes time: not while the lock is held.
-        old_fd = files.open(old.path / DATA, os.O_RDONLY)
-        try:
-            with old.handles.lock:
-                files.rename(self._path / DATA, old.path / DATA)
-                new = Segment(
-                    old.path, files, old.handles, index=self._index, sealed=False, capacity=size
-                )  # not sealed, since its index is not in place
-                publish(new)
-        finally:
-            files.close(old_fd)
+        # Freeing a large file takes time: not while the lock is held, nor while commits wait.
+        self._old_fd = files.open(old.path / DATA, os.O_RDWR)
+        with old.handles.lock:
+            files.rename(self._path / DATA, old.path / DATA)
+            new = Segment(
+                old.path, files, old.handles, index=self._index, sealed=False, capacity=size
+            )  # not sealed, since its index is not in place
+            publish(new)
         files.rename(self._path / SHAPE, old.path / SHAPE)
         files.fsync_dir(old.path)
         if (self._path / INDEX).exists():
             move_index(self._path / INDEX, old.path / INDEX, files)
         new.use_stored_index()
-        files.remove_tree(self._path)
 
     def remove(self) -> None:
+        """Remove what is beside the segment, and free the old data file after move()."""
         self._close()
+        if self._old_fd is not None:
+            fd, self._old_fd = self._old_fd, None
+            free(self._files, fd)
         self._files.remove_tree(self._path)
 
     def _close(self) -> None:
@@ -123,7 +126,7 @@ class SegmentReplacement(Replacement):
         self._range = AddedRange(segment.base_offset, segment.end_offset)
         self._failures = failures
         self._put_in_place = put_in_place
-        self._is_prepared = False
+        self._is_prepared = self._is_in_place = False
         self._contents: NewContents | None = NewContents(segment, segment.end_offset)
 
     def add(self, end: int, batches: Sequence[StampedBatch]) -> None:
@@ -139,10 +142,10 @@ class SegmentReplacement(Replacement):
 
     def finish(self) -> None:
         self.prepare()
-        if self._contents is not None:
+        if self._contents is not None and not self._is_in_place:
+            self._is_in_place = True
             if not self._segment.discarded:
                 self._put_in_place(self._contents)
-            self.abandon()
 
     def abandon(self) -> None:
         """A failure is none of the store's: the next start removes the files."""

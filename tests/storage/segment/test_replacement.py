@@ -30,6 +30,7 @@ from kbroker.testing.log_store_model import (
     joined,
     read_all,
     replace,
+    sized_batch,
     smaller,
 )
 from tests.storage.segment.crashing import crash, reopened
@@ -229,6 +230,31 @@ def test_replaced_files_are_given_back(directory: Path) -> None:
     mapped = Path("/proc/self/maps")
     if mapped.exists():
         assert str(directory) not in mapped.read_text()
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_old_contents_are_freed_in_steps(directory: Path, has_reader: bool) -> None:
+    """After the new ones are in place, and only if no reader needs them."""
+    files = FaultyFiles()
+    store = SegmentLogStore(directory, {"checkpoint_bytes": "0"}, files=files)
+    large = [sized_batch(offset, 1_500_000) for offset in range(5)]
+    store.create(LOG, LogSettings(segment_bytes=3 * len(large[0].data)))
+    store.write(large, now_ms=0)
+    store.sync()
+    views = store.read(LOG, 0, max_bytes=EVERYTHING, end_offset=3) if has_reader else []
+    replacement = store.replacing(LOG, 0)
+    replacement.add(3, large[1:2])
+    replacement.prepare()
+    files.counts.clear()
+    replacement.finish()
+    assert files.counts["ftruncate"] == 0
+    replacement.abandon()
+    # The old file has 4.5 MB and a bit: what is left after four steps of a MiB is closed.
+    assert files.counts["ftruncate"] == (0 if has_reader or sys.platform != "linux" else 4)
+    assert b"".join(views) == (joined(large[:3]) if has_reader else b"")
+    assert read_all(store) == joined([large[1], *large[3:]])
+    del views
+    store.close()
 
 
 @pytest.mark.parametrize("when", ["before the index is read", "before the data is mapped"])
