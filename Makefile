@@ -30,7 +30,7 @@ SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/power
 PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-programs test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-parts perf-rivals lint docs clean recorder
+.PHONY: help demo test test-unit test-api test-programs test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -70,15 +70,19 @@ lint: .venv/.ready
 	@printf '\n== sizes and documentation ==\n'
 	$(PYTEST) tests/checks
 
-# Three stages at a time, each shown when it has ended: most of their time is waiting. Spark is installed beside the checks.
+# Four stages at a time, each shown when it has ended: half of their time is waiting. Spark is installed beside the checks.
 test: .venv/.ready recorder
 	@$(MAKE) --no-print-directory --output-sync=target -j2 lint .venv-spark/.ready
-	@$(MAKE) --no-print-directory --output-sync=target -j3 test-unit test-programs test-clients test-spark test-crash test-powercut
+	@$(MAKE) --no-print-directory --output-sync=target -j4 test-unit test-programs test-api test-clients test-spark test-crash test-powercut
 	@printf '\nall stages passed\n'
 
 test-unit: .venv/.ready recorder
 	@printf '\n== unit, contract and model tests ==\n'
-	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW) $(PROGRAMS))
+	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW) $(PROGRAMS) tests/api)
+
+test-api: .venv/.ready recorder
+	@printf '\n== Kafka APIs, brokers in this process ==\n'
+	$(PYTEST) tests/api
 
 test-programs: .venv/.ready recorder
 	@printf '\n== the command line, brokers in processes, formats ==\n'

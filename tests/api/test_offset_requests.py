@@ -132,7 +132,7 @@ async def test_offsets_survive_a_restart(connect: Connect, every_engine: str) ->
 
 async def test_many_partitions_in_one_request(connect: Connect, every_engine: str) -> None:
     """Thousands, with engines on which creating them is cheap."""
-    count = 5000 if every_engine == "memory" else 200
+    count = 2000 if every_engine == "memory" else 200
     async with connect(every_engine) as client:
         topic = await client.create_topic("orders", count)
         codes = await commit(client, 9, topic, {number: (number, -1, "") for number in range(count + 1)})

@@ -317,7 +317,7 @@ def test_the_log_is_rewritten_while_moves_find_no_space(
         for round_number in range(2):
             full(True)
             before = store.statistics()
-            kills.work(store, 10 + round_number, 120)
+            kills.work(store, 10 + round_number, 60)
             assert store.statistics().rewrites > before.rewrites
             assert store.statistics().moves == before.moves
             assert everything(store) == everything(reader) == kills.model
