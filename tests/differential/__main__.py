@@ -26,6 +26,7 @@ from tests.differential.running import (
     record,
     recorded,
     run,
+    secured_broker,
 )
 from tests.differential.script import Script
 from tests.differential.secured import PROTOCOL_MAP, Place
@@ -100,9 +101,13 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
             return "".join(f"\n  {each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in bad)
         return "equal" + (f" but for {', '.join(sorted(set(map(str, ids)), key=_number))}" if ids else "")
 
-    chosen = [script for script in _chosen(names) if not script.secured]
-    with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
-        failed = _compare(chosen, broker.port, judge)
+    chosen = _chosen(names)
+    failed = 0
+    for secured in (False, True):
+        scripts = [script for script in chosen if script.secured == secured]
+        if scripts:
+            with _kbroker(secured, storage) as at:
+                failed += _compare(scripts, at, judge)
     unequal = {each.script for each in unexplained}
     explained = {each.script for found in met.values() for each in found} - unequal
     _tell_listed(met, everything=not names)
@@ -114,6 +119,16 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
     )
     print(f"{len(unexplained)} differences unexplained")
     sys.exit(1 if unexplained or failed else 0)
+
+
+@contextmanager
+def _kbroker(secured: bool, storage: str) -> Iterator[int | Place]:
+    if secured:
+        with secured_broker(storage) as place:
+            yield place
+    else:
+        with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
+            yield broker.port
 
 
 def _compare(scripts: list[Script], at: int | Place, judge: Callable[[list[Found]], str]) -> int:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker.testing.broker import open_test_broker
 from tests.differential import scripts
 from tests.differential.script import SCRIPTS, Script, Session
 from tests.differential.secured import Place, Secured, session_name
@@ -75,6 +79,20 @@ def opened(script: Script, at: int | Place) -> Session:
     if isinstance(at, int):
         return Session(session_name(script), at)
     return Secured(session_name(script), at.plain, broker=at)
+
+
+@contextmanager
+def secured_broker(storage: str) -> Iterator[Place]:
+    """kbroker with the second profile's settings."""
+    with tempfile.TemporaryDirectory() as home:
+        place = Place(Path(home))
+        config = {
+            **BROKER_CONFIG,
+            **place.settings(SCRIPTS.values()),
+            "listeners": place.listeners(),
+        }
+        with open_test_broker(storage=storage, config=config, port=place.plain):
+            yield place
 
 
 def recorded_file(script: Script) -> Path:

@@ -1,15 +1,15 @@
 """Every script against kbroker, its answers compared with those recorded from Apache Kafka.
 
-Scripts are independent of each other and mostly wait, so all run concurrently on one broker before
-the first test checks its result. `full` adds the long scripts, and the other engines, on which the
-scripts that depend on the log run.
+Scripts are independent of each other and mostly wait, so all run concurrently on one broker, or on
+one with an authorizer and SASL listeners, before the first test checks its result. `full` adds the
+long scripts, and the other engines, on which the scripts that depend on the log run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,12 +28,12 @@ from tests.differential.running import (
     load_scripts,
     recorded,
     run,
+    secured_broker,
 )
 from tests.differential.script import Script
 from tests.differential.secured import Place
 
-ALL_SCRIPTS = load_scripts()
-SCRIPTS = {name: script for name, script in ALL_SCRIPTS.items() if not script.secured}
+SCRIPTS = load_scripts()
 LONG = {name for name, script in SCRIPTS.items() if script.long}
 ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("compaction_", "txn_"))]
 
@@ -48,11 +48,13 @@ Compared: TypeAlias = Mapping[str, Future[list[Found]]]
 @contextmanager
 def comparing(storage: str, names: Iterable[str]) -> Iterator[Compared]:
     slowest_first = sorted((SCRIPTS[name] for name in names), key=lambda script: -script.seconds)
-    with (
-        open_test_broker(storage=storage, config=BROKER_CONFIG) as broker,
-        ThreadPoolExecutor(AT_ONCE) as pool,
-    ):
-        yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
+    with ExitStack() as opened:
+        broker = opened.enter_context(open_test_broker(storage=storage, config=BROKER_CONFIG))
+        at: dict[bool, int | Place] = {False: broker.port}
+        if any(script.secured for script in slowest_first):
+            at[True] = opened.enter_context(secured_broker(storage))
+        pool = opened.enter_context(ThreadPoolExecutor(AT_ONCE))
+        yield {script.name: pool.submit(compare, script, at[script.secured]) for script in slowest_first}
 
 
 @pytest.fixture(scope="module")
@@ -123,4 +125,4 @@ def test_no_recording_is_left_over() -> None:
     recordings = {
         f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")
     }
-    assert recordings == set(ALL_SCRIPTS)
+    assert recordings == set(SCRIPTS)

@@ -14,6 +14,7 @@ from tests.differential.known_differences import (
     base,
     compaction,
     groups,
+    security,
     settings,
     share_fetch,
     share_state,
@@ -30,6 +31,7 @@ KNOWN: Sequence[Difference] = (
     *transactions.KNOWN,
     *groups.KNOWN,
     *compaction.KNOWN,
+    *security.KNOWN,
 )
 
 
