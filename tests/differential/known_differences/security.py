@@ -20,6 +20,14 @@ def _refused_with_an_answer(theirs: Json, ours: Json) -> bool:
     return theirs == _CLOSED and isinstance(ours, dict) and ours["error_code"] != "none"
 
 
+def _invalid_instead_of_closed(theirs: Json, ours: Json) -> bool:
+    """In the row, or in the answer of DescribeAcls, which has none."""
+    if theirs != _CLOSED or not isinstance(ours, dict):
+        return False
+    (row,) = ours.get("results") or ours.get("filter_results") or (ours,)
+    return row["error_code"] == "invalid_request"
+
+
 def _without_rows(theirs: Json, ours: Json) -> bool:
     return ours == [] and all(row["user"] == "" for row in theirs)
 
@@ -136,5 +144,11 @@ KNOWN: Sequence[Difference] = (
         r"^1\.fetch\.responses\[0\]\.partitions\[0\]\.",
         any_of(kafka_says("topic_authorization_failed", -1), lambda theirs, ours: theirs == []),
         "security_records.fetched_as_a_follower",
+    ),
+    Difference(
+        "DIF-114",
+        r"^\d+\.((create|describe|delete)_acls|describe_acls\.error_code)$",
+        any_of(values("none", "invalid_request"), _invalid_instead_of_closed),
+        "acl_entries.values_that_do_not_exist acl_filters.values_that_do_not_exist",
     ),
 )
