@@ -25,7 +25,7 @@ def _invalid_instead_of_closed(theirs: Json, ours: Json) -> bool:
     if theirs != _CLOSED or not isinstance(ours, dict):
         return False
     (row,) = ours.get("results") or ours.get("filter_results") or (ours,)
-    return row["error_code"] == "invalid_request"
+    return bool(row["error_code"] == "invalid_request")
 
 
 def _without_rows(theirs: Json, ours: Json) -> bool:
