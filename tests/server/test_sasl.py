@@ -119,29 +119,6 @@ def test_an_unknown_mechanism(sasl: SaslBroker) -> None:
         assert closes(connection, "sasl_handshake", 1, mechanism="PLAIN")
 
 
-@pytest.mark.parametrize("module", [api.module for api in APIS.values() if api.module != "sasl_authenticate"])
-def test_another_request_instead_of_a_token(sasl: SaslBroker, module: str) -> None:
-    """It is answered with 34, if its answer has a code for the whole request, in every version."""
-    api = next(each for each in APIS.values() if each.module == module)
-    for version in range(api.first, api.last + 1):
-        with sasl.connect() as connection:
-            connection.call("sasl_handshake", 1, mechanism="PLAIN")
-            content = struct.pack(">hhihb", api.key, version, connection._correlation_id, -1, 0)
-            connection.send_raw(struct.pack(">i", len(content)) + content)
-            try:
-                answer = connection.read_response(module, version)
-            except ConnectionClosed:
-                has_code = False
-            else:
-                has_code = True
-                assert answer.error_code == ErrorCode.illegal_sasl_state
-                assert not getattr(answer, "api_keys", ()), module
-                with pytest.raises(ConnectionClosed):
-                    connection.read_frame()
-            if module in ("api_versions", "sasl_handshake", "find_coordinator", "heartbeat", "list_groups"):
-                assert has_code or (version > 3 and module == "find_coordinator"), version
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(
     ("name", "password"), [("alice", "wrong"), ("nobody", "canary-alice"), ("alice", "")]

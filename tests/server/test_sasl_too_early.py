@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.api import APIS
 from kbroker.client.rpc import ConnectionClosed
 from kbroker.errors import ErrorCode
 from tests.server.sasl_world import SaslBroker, open_sasl_broker
@@ -19,6 +20,29 @@ SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
 def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBroker]:
     with open_sasl_broker(tmp_path_factory.mktemp("sasl")) as opened:
         yield opened
+
+
+@pytest.mark.parametrize("module", [api.module for api in APIS.values() if api.module != "sasl_authenticate"])
+def test_another_request_instead_of_a_token(sasl: SaslBroker, module: str) -> None:
+    """It is answered with 34, if its answer has a code for the whole request, in every version."""
+    api = next(each for each in APIS.values() if each.module == module)
+    for version in range(api.first, api.last + 1):
+        with sasl.connect() as connection:
+            connection.call("sasl_handshake", 1, mechanism="PLAIN")
+            content = struct.pack(">hhihb", api.key, version, connection._correlation_id, -1, 0)
+            connection.send_raw(struct.pack(">i", len(content)) + content)
+            try:
+                answer = connection.read_response(module, version)
+            except ConnectionClosed:
+                has_code = False
+            else:
+                has_code = True
+                assert answer.error_code == ErrorCode.illegal_sasl_state
+                assert not getattr(answer, "api_keys", ()), module
+                with pytest.raises(ConnectionClosed):
+                    connection.read_frame()
+            if module in ("api_versions", "sasl_handshake", "find_coordinator", "heartbeat", "list_groups"):
+                assert has_code or (version > 3 and module == "find_coordinator"), version
 
 
 def asked_too_early(sasl: SaslBroker, api: str, version: int, **values: object) -> Any:
