@@ -49,6 +49,9 @@ class ClientFailed(AssertionError):
     an idempotent producer."""
 
 
+LIBRARY_CRASH = "unaligned tcache chunk detected"
+
+
 class Client:
     """One client process."""
 
@@ -80,6 +83,14 @@ class Client:
     def check_alive(self) -> None:
         if self._process.poll() is not None:
             raise ClientFailed(f"client {self.name} ended early:\n{self._errors.read_text()[-4000:]}")
+
+    @property
+    def ended_by_its_library(self) -> bool:
+        """Whether librdkafka destroyed its own heap, which happens when several fenced producers of
+        a process end at once. The history has everything up to then, as after a kill."""
+        if self._process.poll() != -signal.SIGABRT:
+            return False
+        return self._errors.read_text().rstrip().endswith(LIBRARY_CRASH)
 
     def kill(self) -> None:
         self._process.kill()

@@ -19,7 +19,7 @@ from pathlib import Path
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from kbroker.testing.transaction_history import Report, TransactionSettings, TransactionStatistics, check
 from tests.consumer_groups.flow import broker_config
-from tests.crash.harness import Torment, row_of
+from tests.crash.harness import Client, ClientFailed, Torment, row_of
 from tests.crash.tally import Progress, silent
 from tests.crash.transaction_reading import INPUTS, SESSION_MS, TOPICS
 from tests.crash.worker import PARTITIONS
@@ -64,8 +64,11 @@ class TransactionTorment:
         time.sleep(seconds)
         while time.monotonic() < deadline and self._written() < enough:
             time.sleep(0.05)
-        for client in self.torment.clients:
-            client.check_alive()
+        for client in list(self.torment.clients):
+            if client.ended_by_its_library:
+                self._replace(client)
+            else:
+                client.check_alive()
 
     def _written(self) -> int:
         """The size of the clients' histories, or of the recorder's log."""
@@ -75,10 +78,13 @@ class TransactionTorment:
     def _replace_a_client(self) -> None:
         """Kill one, and start another with the same transactional ids."""
         chosen = self._random.choice([each for each in self.torment.clients if each.role != "read"])
-        chosen.kill()
+        self._replace(chosen)
+
+    def _replace(self, client: Client) -> None:
+        client.kill()
         self.replaced += 1
-        self.torment.clients.remove(chosen)
-        self.torment.start_client(chosen.role)
+        self.torment.clients.remove(client)
+        self.torment.start_client(client.role)
 
     def finish(self) -> None:
         """The writers end, and the group reads everything; then the broker is killed once more."""
@@ -94,7 +100,11 @@ class TransactionTorment:
         for client in stopped:
             client.stop()
         for client in stopped:
-            client.wait()
+            try:
+                client.wait()
+            except ClientFailed:
+                if not client.ended_by_its_library:
+                    raise
             self.torment.clients.remove(client)
 
     def _run(self, role: str) -> None:
