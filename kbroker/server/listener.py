@@ -199,7 +199,7 @@ class Server:
                 peer.send_if_there_is_room(farewell)
             return True
         except OSError as error:
-            logger.info("connection of %s lost: %s", peer.name, error)
+            self._strangers.lost(peer.name, peer.connection.client_host, error, trio.current_time())
         except Exception:
             # A bug in kbroker. A request changes state without a wait in between, so the other
             # connections can continue.

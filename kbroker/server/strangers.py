@@ -60,6 +60,11 @@ class Strangers:
         self.warn(host, f"closing connection of {name}", reason, now_s, kind)
         return _refusal(self._http) if is_http else b""
 
+    def lost(self, name: str, host: str, error: OSError, now_s: float) -> None:
+        """Likewise for a connection that is over, of which clients can make many."""
+        if times := self._seldom.times((host, "lost", error.errno), now_s):
+            logger.info("connection of %s lost: %s%s", name, error, _again(times))
+
     def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
         """Log one line a minute for each `host` and `reason`, or for each `kind` if the reason
         contains numbers that vary."""
@@ -76,8 +81,11 @@ def warn_seldom(
     kind: Hashable = None,
 ) -> None:
     if times := seldom.times((host, reason if kind is None else kind), now_s):
-        again = "" if times == 1 else f" ({times} times since this was last logged)"
-        log.warning("%s: %s%s", what, reason, again)
+        log.warning("%s: %s%s", what, reason, _again(times))
+
+
+def _again(times: int) -> str:
+    return "" if times == 1 else f" ({times} times since this was last logged)"
 
 
 def at_the_admin_port(first_bytes: bytes, kafka: str) -> str | None:
