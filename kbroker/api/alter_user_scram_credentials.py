@@ -6,7 +6,8 @@ outside 4096..16384, 33 for an unknown mechanism, 92 for a user that is named tw
 deletion of a missing credential.
 
 kbroker's own: a deletion with mechanism 127 deletes nothing, and ends the connections of the user
-at once (`kbroker users ... --disconnect`). It is answered 91 if there are none.
+at once (`kbroker users ... --disconnect`). It is answered 91 if there are none. If the request's
+own connection is one of them, it is answered first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ async def handle(request: Request) -> Message:
     altered = [each for each in once if each.mechanism != DISCONNECT or isinstance(each, Upsertion)]
     found = await security.credentials.alter(altered)
     outcomes |= {each.user: outcome for each, outcome in zip(altered, found, strict=True)}
-    outcomes |= {each.user: _disconnected(security, each.user) for each in once if each not in altered}
+    own_id = request.connection.id
+    outcomes |= {
+        each.user: _disconnected(security, each.user, own_id) for each in once if each not in altered
+    }
     return {"results": [_row(user, outcomes[user]) for user in dict.fromkeys(each.user for each in changes)]}
 
 
@@ -57,8 +61,8 @@ def _changes(request: Request) -> Sequence[Upsertion | Deletion]:
     ]
 
 
-def _disconnected(security: Security, user: str) -> KafkaError | None:
-    if security.sessions.disconnect(principal_of(user)):
+def _disconnected(security: Security, user: str, own_id: int) -> KafkaError | None:
+    if security.sessions.disconnect(principal_of(user), own_id):
         return None
     return KafkaError(ErrorCode.resource_not_found, "The user has no open connection")
 

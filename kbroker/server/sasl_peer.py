@@ -178,11 +178,12 @@ class SaslPeer(Peer):
         if self._log_in.refusal is not None:
             raise CloseConnection(self._log_in.refusal, _KIND)
 
-    def _end(self) -> None:
+    def _end(self, after_answer: bool) -> None:
         """An administrator ends the session. A request that waits is given up, and those behind it
         are not begun."""
         self._log_in.refusal = "an administrator has ended the session"
-        self.shut_down()
+        if not after_answer:
+            self.shut_down()
 
 
 def _has_no_error(response: _Response) -> bool:

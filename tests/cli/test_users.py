@@ -32,6 +32,8 @@ class UserAnswers:
 
     def __init__(self) -> None:
         self.credentials: dict[tuple[str, int], ScramCredential] = {}
+        self.to_disconnect: ErrorCode | None = None
+        """How it answers mechanism 127, which is kbroker's own; None: as Kafka does."""
         self.refusal = ErrorCode.none
 
     def __call__(self, key: int, version: int, request: Any) -> dict[str, Any] | None:
@@ -63,7 +65,10 @@ class UserAnswers:
 
     def _altered(self, row: Any) -> dict[str, Any]:
         code = ErrorCode.none
-        if hasattr(row, "salt"):
+        if row.mechanism not in ScramMechanism.__members__.values():
+            unsupported = ErrorCode.unsupported_sasl_mechanism
+            code = unsupported if self.to_disconnect is None else self.to_disconnect
+        elif hasattr(row, "salt"):
             digest = DIGESTS[ScramMechanism(row.mechanism)]
             self.credentials[row.name, row.mechanism] = credential_of(
                 row.salted_password, row.salt, row.iterations, digest
@@ -160,6 +165,34 @@ def test_create_alter_list_and_delete(
     assert answers.credentials == {}
 
 
+def test_connections_are_ended(
+    broker: FakeBroker, answers: UserAnswers, password: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--password-file", password]
+    assert run(["users", "create", "alice", *given]) == OK
+    answers.to_disconnect = ErrorCode.none
+    capsys.readouterr()
+    assert run(["users", "alter", "alice", *given, "--disconnect"]) == OK
+    assert capsys.readouterr().out.endswith("iterations), and ended its connections\n")
+    assert run(["users", "alter", "alice", *given, "--disconnect", "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["disconnected"] is True
+    answers.to_disconnect = ErrorCode.resource_not_found
+    assert run(["users", "delete", "alice", "--disconnect"]) == OK
+    assert capsys.readouterr().out == "deleted user alice, which had no connection\n"
+    assert run(["users", "create", "alice", *given]) == OK
+    capsys.readouterr()
+    assert run(["users", "delete", "alice", "--disconnect", "--json"]) == OK
+    deleted = {"user": "alice", "deleted": ["SCRAM-SHA-256"], "disconnected": False}
+    assert json.loads(capsys.readouterr().out) == deleted
+
+    answers.to_disconnect = None
+    assert run(["users", "create", "alice", *given]) == OK
+    capsys.readouterr()
+    assert run(["users", "delete", "alice", "--disconnect"]) == REFUSED
+    assert capsys.readouterr().err == "kbroker: only kbroker can end the connections of a user\n"
+    assert answers.credentials == {}
+
+
 def test_json_has_no_secret(broker: FakeBroker, password: str, capsys: pytest.CaptureFixture[str]) -> None:
     both = ["--mechanism", "SCRAM-SHA-256", "--mechanism", "SCRAM-SHA-512", "--password-file", password]
     assert run(["users", "create", "alice", *both, "--json"]) == OK
@@ -204,6 +237,8 @@ def test_a_broker_that_does_not_allow_it(
         (["create", "a", "--password-file", "/no/file"], "cannot read /no/file"),
         (["create", "a"], "there is no terminal to ask for a password at: give --password-file"),
         (["list", "--data-dir", "d", "-b", "a:1"], "--data-dir and --bootstrap-server exclude each other"),
+        (["delete", "a", "--data-dir", "d", "--disconnect"], "--disconnect needs a running broker"),
+        (["alter", "a", "--data-dir", "d", "--disconnect"], "--disconnect needs a running broker"),
     ],
 )
 def test_wrong_usage(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from kbroker import cli
+from kbroker.cli.exits import OK
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
 
 # kafka-python on Python 3.11 and 3.12
@@ -223,6 +226,53 @@ def test_an_administration_client_manages_users(secured: Secured) -> None:
     alter(admin, UserScramCredentialDeletion("dave", ScramMechanism.SCRAM_SHA_256))
     with pytest.raises(KafkaException):
         admin.describe_user_scram_credentials(["dave"])["dave"].result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("command", ["delete", "alter"])
+def test_a_user_is_out_at_once(secured: Secured, name: str, command: str, tmp_path: Path) -> None:
+    """Clients on every listener lose their connections, and cannot log in again. Others stay."""
+    broker = secured.broker
+    broker.create_topic(name)
+    run = partial(kbroker, broker, password=tmp_path / "password")
+    (tmp_path / "password").write_text("canary-erin")
+    run("create", "erin")
+    errors: dict[str, list[int]] = {"erin": [], "alice": []}
+    users = {"erin": "canary-erin", "alice": PASSWORD}
+    consumers = []
+    for user, password in users.items():
+        for address in (secured.address, secured.short):
+            settings = {
+                **LogIn(address, "SCRAM-SHA-256", user, password).confluent(),
+                "group.id": f"{name}-{user}-{address[-5:]}",
+                "error_cb": lambda error, user=user: errors[user].append(error.code()),
+            }
+            consumer = Consumer(settings)
+            consumer.subscribe([name])
+            consumers.append(consumer)
+    until(lambda: all([consumer.poll(0.05) is None and consumer.assignment() for consumer in consumers]))
+    (tmp_path / "password").write_text("canary-of-later")
+    run(command, "erin", "--disconnect")
+    until(
+        lambda: (
+            [consumer.poll(0.05) for consumer in consumers]
+            and errors["erin"].count(ClientError._AUTHENTICATION) >= 2
+        )
+    )
+    assert errors["alice"] == []
+    for consumer in consumers:
+        consumer.close()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def kbroker(broker: RunningBroker, command: str, user: str, *more: str, password: Path) -> None:
+    """`kbroker users`, at the plain listener."""
+    given = () if command == "delete" else ("--password-file", str(password))
+    assert cli.run(["users", command, user, *given, *more, "-b", broker.bootstrap]) == OK
 
 
 def test_passwords_are_nowhere(secured: Secured) -> None:

@@ -339,6 +339,18 @@ def test_deleted_users_and_changed_passwords(short: SaslBroker) -> None:
         assert left == ErrorCode.resource_not_found
 
 
+def test_a_user_that_disconnects_itself_gets_its_answer(sasl: SaslBroker) -> None:
+    with sasl.logged_in("bob") as own, sasl.logged_in("bob") as other, sasl.logged_in("alice") as alice:
+        answer = own.call(
+            "alter_user_scram_credentials", 0, deletions=[{"name": "bob", "mechanism": 127}], upsertions=[]
+        )
+        assert [row.error_code for row in answer.results] == [ErrorCode.none]
+        for ended in (own, other):
+            with pytest.raises(ConnectionClosed):
+                ended.read_frame()
+        ask(alice)
+
+
 def test_a_waiting_request_does_not_keep_a_user_who_is_disconnected(sasl: SaslBroker) -> None:
     with sasl.logged_in("bob") as waiting, sasl.connect(plain=True) as admin:
         create_topic(admin, "waiting")

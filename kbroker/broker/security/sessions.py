@@ -1,15 +1,21 @@
-"""The connections of each user, so that an administrator can end them at once."""
+"""The connections of each user, so that an administrator can end them at once.
+
+Browsers that have logged in at the admin endpoint are not connections. They compare `disconnected`
+with the number that it had at their log-in.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from kbroker.security.principals import Principal
 
-End: TypeAlias = Callable[[], None]
-"""Ends a connection. It must not wait."""
+End: TypeAlias = Callable[[bool], None]
+"""Ends a connection, at once, or (True) after the answer to the request that it is serving. It must
+not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_principal: dict[Principal, dict[int, End]] = {}
+        self.disconnected: Counter[Principal] = Counter()
+        """How often `disconnect` was called for a principal."""
 
     def statistics(self) -> SessionsStatistics:
         return SessionsStatistics(sum(map(len, self._by_principal.values())), len(self._by_principal))
@@ -37,9 +45,11 @@ class Sessions:
         if not found:
             self._by_principal.pop(principal, None)
 
-    def disconnect(self, principal: Principal) -> int:
-        """End all connections of the principal. Returns how many."""
-        found = list(self._by_principal.get(principal, {}).values())
-        for end in found:
-            end()
+    def disconnect(self, principal: Principal, requested_by: int | None = None) -> int:
+        """End all connections of the principal. Returns how many. `requested_by`: the connection
+        that still gets an answer, if it is one of them."""
+        self.disconnected[principal] += 1
+        found = list(self._by_principal.get(principal, {}).items())
+        for connection_id, end in found:
+            end(connection_id == requested_by)
         return len(found)

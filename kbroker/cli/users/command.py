@@ -41,6 +41,12 @@ iterations_option = click.option(
     help="How slow guessing a password is: the rounds of hashing for each log-in.",
 )
 
+disconnect_option = click.option(
+    "--disconnect",
+    is_flag=True,
+    help="Also end all connections of the user at once, and its log-ins at the admin endpoint.",
+)
+
 
 def mechanisms_option(text: str) -> Callable[[F], F]:
     """`--mechanism`, which may be repeated."""
@@ -114,6 +120,7 @@ def create(
 @mechanisms_option("Which log-ins get the password; may be repeated.  [default: all that the user has]")
 @iterations_option
 @password_option
+@disconnect_option
 @json_option
 @place_options
 def alter(
@@ -121,37 +128,43 @@ def alter(
     mechanisms: tuple[str, ...],
     iterations: int,
     password_file: Path | None,
+    disconnect: bool,
     as_json: bool,
     data_dir: Path | None,
     bootstrap: Bootstrap,
 ) -> None:
     """Change the password of the user NAME.
 
-    Connections that are logged in stay so until they log in again (connections.max.reauth.ms).
+    Connections that are logged in stay so until they log in again (connections.max.reauth.ms),
+    unless --disconnect ends them.
 
     \b
     Examples:
-      kbroker users alter alice
+      kbroker users alter alice --disconnect
       kbroker users alter alice --password-file new-password
     """
     from kbroker.cli.users.places import users_at
 
+    _check_disconnect(data_dir, disconnect=disconnect)
     password = _password(name, password_file)
     with users_at(bootstrap, data_dir) as found:
         present = _require(found, name)
         chosen = _chosen(mechanisms) or [each.mechanism for each in present]
         _set(found, name, chosen, password, iterations)
-    _report("altered", name, chosen, iterations, as_json=as_json)
+        ended = found.disconnect(name) if disconnect else None
+    _report("altered", name, chosen, iterations, as_json=as_json, ended=ended)
 
 
 @users.command()
 @name_argument
 @mechanisms_option("Only these log-ins of the user; may be repeated.  [default: all]")
+@disconnect_option
 @json_option
 @place_options
 def delete(
     name: str,
     mechanisms: tuple[str, ...],
+    disconnect: bool,
     as_json: bool,
     data_dir: Path | None,
     bootstrap: Bootstrap,
@@ -159,15 +172,17 @@ def delete(
     """Delete the user NAME.
 
     Its rights stay: `kbroker acls remove --user NAME` removes them. A user of the same name that is
-    created later would have them.
+    created later would have them. Connections that are logged in stay so until they log in again
+    (connections.max.reauth.ms), unless --disconnect ends them.
 
     \b
     Examples:
-      kbroker users delete alice
+      kbroker users delete alice --disconnect
       kbroker users delete alice --mechanism SCRAM-SHA-512
     """
     from kbroker.cli.users.places import users_at
 
+    _check_disconnect(data_dir, disconnect=disconnect)
     with users_at(bootstrap, data_dir) as found:
         present = [each.mechanism for each in _require(found, name)]
         chosen = _chosen(mechanisms) or present
@@ -176,15 +191,15 @@ def delete(
                 raise CommandFailed(f"user {name} has no {_NAMES[mechanism]}")
         for mechanism in chosen:
             found.delete(name, mechanism)
+        ended = found.disconnect(name) if disconnect else None
     if as_json:
-        print_json({"user": name, "deleted": [_NAMES[each] for each in chosen]})
+        print_json({"user": name, "deleted": [_NAMES[each] for each in chosen], **_as_json(ended)})
     else:
         rest = [_NAMES[each] for each in present if each not in chosen]
         left = f", which keeps {', '.join(rest)}" if rest else ""
         what = ", ".join(_NAMES[each] for each in chosen)
-        click.echo(
-            f"deleted {what} of user {escaped(name)}{left}" if rest else f"deleted user {escaped(name)}"
-        )
+        done = f"deleted {what} of user {escaped(name)}{left}" if rest else f"deleted user {escaped(name)}"
+        click.echo(done + _in_words(ended))
 
 
 @users.command("list")
@@ -232,6 +247,12 @@ def _check_name(name: str) -> None:
         raise click.UsageError(f"NAME has {size} bytes: at most {MAX_USER_NAME_BYTES} are possible")
 
 
+def _check_disconnect(data_dir: Path | None, *, disconnect: bool) -> None:
+    """Raises UsageError."""
+    if disconnect and data_dir is not None:
+        raise click.UsageError("--disconnect needs a running broker, and --data-dir a stopped one")
+
+
 def _password(name: str, path: Path | None) -> str:
     """From the file, or typed twice. Raises CommandFailed."""
     from kbroker.cli.security_options import first_line
@@ -274,7 +295,13 @@ def _set(found: Users, name: str, chosen: Sequence[ScramMechanism], password: st
 
 
 def _report(
-    done: str, name: str, chosen: Sequence[ScramMechanism], iterations: int, *, as_json: bool
+    done: str,
+    name: str,
+    chosen: Sequence[ScramMechanism],
+    iterations: int,
+    *,
+    as_json: bool,
+    ended: bool | None = None,
 ) -> None:
     names = [_NAMES[each] for each in chosen]
     if as_json:
@@ -282,7 +309,20 @@ def _report(
             {
                 "user": name,
                 "credentials": [{"mechanism": each, "iterations": iterations} for each in names],
+                **_as_json(ended),
             }
         )
     else:
-        click.echo(f"{done} user {escaped(name)} ({', '.join(names)}, {iterations} iterations)")
+        what = f"{done} user {escaped(name)} ({', '.join(names)}, {iterations} iterations)"
+        click.echo(what + _in_words(ended))
+
+
+def _as_json(ended: bool | None) -> dict[str, bool]:
+    """`ended`: whether there were connections to end; None without --disconnect."""
+    return {} if ended is None else {"disconnected": ended}
+
+
+def _in_words(ended: bool | None) -> str:
+    if ended is None:
+        return ""
+    return ", and ended its connections" if ended else ", which had no connection"

@@ -28,6 +28,9 @@ class Users(Protocol):
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None: ...
 
+    def disconnect(self, user: str) -> bool:
+        """End all connections of the user. False: there were none."""
+
 
 class UsersOfBroker:
     """Methods raise KafkaError and BrokerUnreachable."""
@@ -43,6 +46,9 @@ class UsersOfBroker:
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
         user_admin.delete_credential(self._connection, user, mechanism)
+
+    def disconnect(self, user: str) -> bool:
+        return user_admin.disconnect(self._connection, user)
 
 
 class UsersOfDirectory:
@@ -65,6 +71,10 @@ class UsersOfDirectory:
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
         self._state.write([(ScramKey(mechanism, user).encode(), None)])
+
+    def disconnect(self, user: str) -> bool:
+        """No client is connected to a broker that is stopped."""
+        return False
 
 
 @contextmanager
