@@ -1,5 +1,6 @@
-"""The table of the Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions
-answers from this table, so every API that it lists is served.
+"""The table of all that clients may request, and the rights that each request needs: the Kafka APIs
+(api key -> handler and versions), and the actions of the admin HTTP endpoint. ApiVersions answers
+from this table, so every API that it lists is served.
 
 A handler takes a `Request` (request.py) and returns the answer's body in one of three forms:
 
@@ -17,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple, cast
 
-from kbroker.api.needs import parse_needs
+from kbroker.api.needs import Need, parse_needs
 from kbroker.api.request import Handler
 
 
@@ -35,6 +36,24 @@ class Api(NamedTuple):
     last: int
     needs: str
     listed: bool = True
+
+
+class AdminAction(NamedTuple):
+    """A request to the admin HTTP endpoint, which server/admin_views.py serves.
+
+    - `path`: a part in capitals is a name that the request gives, of a GROUP or a USER
+    - `needs`: the rights that the endpoint checks before it acts
+    - `is_open`: without an authorizer, clients on the same machine need no log-in. Only for actions
+      that show numbers and names.
+    - `summary`: for the list of all actions; empty: not listed
+    """
+
+    name: str
+    method: str
+    path: str
+    needs: str
+    is_open: bool
+    summary: str = ""
 
 
 APIS: dict[int, Api] = {
@@ -103,9 +122,54 @@ APIS: dict[int, Api] = {
     )
 }
 
-NEEDS = {api.key: parse_needs(api.needs) for api in APIS.values()}
-"""The rights that the handler of each API checks. A row without them, or with wrong ones, stops the
-start here."""
+ADMIN_ACTIONS: dict[str, AdminAction] = {
+    action.name: action
+    for action in (
+        AdminAction("start_page", "GET", "/", "nothing", is_open=True),
+        AdminAction("log_in_page", "GET", "/log-in", "nothing", is_open=True),
+        AdminAction("log_in", "POST", "/log-in", "nothing", is_open=True),
+        AdminAction("log_out", "POST", "/log-out", "nothing", is_open=True),
+        AdminAction(
+            "metrics",
+            "GET",
+            "/metrics",
+            "DESCRIBE cluster",
+            is_open=True,
+            summary="Metrics for Prometheus, in its text format or OpenMetrics.",
+        ),
+        AdminAction(
+            "in_flight",
+            "GET",
+            "/v1/share-groups/GROUP/inflight",
+            "DESCRIBE group, topic",
+            is_open=True,
+            summary="Records in flight in the group's share-partitions in memory; ?topic=TOPIC for one.",
+        ),
+        AdminAction(
+            "users",
+            "GET",
+            "/v1/users",
+            "DESCRIBE cluster",
+            is_open=False,
+            summary="The users of this broker, and how they may log in.",
+        ),
+        AdminAction(
+            "disconnect",
+            "POST",
+            "/v1/users/USER/disconnect",
+            "ALTER cluster",
+            is_open=False,
+            summary="End all connections and sessions of a user.",
+        ),
+    )
+}
+
+NEEDS: dict[int | str, tuple[Need, ...]] = {
+    **{api.key: parse_needs(api.needs) for api in APIS.values()},
+    **{action.name: parse_needs(action.needs) for action in ADMIN_ACTIONS.values()},
+}
+"""The rights that are checked for each API and each action. A row without them, or with wrong ones,
+stops the start here."""
 
 
 @cache

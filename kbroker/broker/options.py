@@ -21,11 +21,11 @@ Address: TypeAlias = tuple[str, int]
 
 class ReadyInfo(NamedTuple):
     """The address on which the broker accepts connections, with the real port if port 0 was given.
-    `admin`: the same for the admin HTTP endpoint; `listeners`: all that were configured."""
+    `admin`: the admin HTTP endpoint as a URL; `listeners`: all that were configured."""
 
     host: str
     port: int
-    admin: Address | None = None
+    admin: str | None = None
     listeners: tuple[Listener, ...] = ()
 
 

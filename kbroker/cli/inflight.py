@@ -3,18 +3,16 @@ the broker's HTTP endpoint."""
 
 from __future__ import annotations
 
-import http.client
-import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import click
 
-from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import Address, admin_option, json_option, not_blank
+from kbroker.cli.params import admin_option, json_option, not_blank
 from kbroker.cli.watching import moments, print_all_json, show, watch_options
 
-_TIMEOUT_S = 30.0
+if TYPE_CHECKING:
+    from kbroker.client.admin_endpoint import AdminEndpoint
 
 
 @click.command()
@@ -35,7 +33,7 @@ def inflight(
     interval_ms: int,
     member_ids: bool,
     as_json: bool,
-    admin: Address,
+    admin: AdminEndpoint,
 ) -> None:
     """Show which records of GROUP are in flight, which clients hold them and for how long.
 
@@ -50,31 +48,8 @@ def inflight(
         show(found, lambda document, width: draw(document, width, member_ids=member_ids), in_place=watch)
 
 
-def ask_in_flight(admin: Address, group: str, topic: str | None) -> dict[str, Any]:
-    """The document of the broker's HTTP endpoint. Raises BrokerUnreachable, and CommandFailed with
-    the broker's error."""
-    from kbroker.client.rpc import BrokerUnreachable
-
+def ask_in_flight(admin: AdminEndpoint, group: str, topic: str | None) -> dict[str, Any]:
+    """The document of the broker's HTTP endpoint. Raises BrokerUnreachable, and KafkaError with the
+    broker's error."""
     query = f"?{urlencode({'topic': topic})}" if topic is not None else ""
-    connection = http.client.HTTPConnection(admin.host, admin.port, timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", f"/v1/share-groups/{quote(group, safe='')}/inflight{query}")
-        answer = connection.getresponse()
-        status, body = answer.status, answer.read()
-        document = json.loads(body)
-        if not isinstance(document, dict):
-            raise ValueError("no object")
-    except (http.client.HTTPException, ValueError) as error:
-        raise BrokerUnreachable(
-            f"{admin} does not answer as a broker's --admin endpoint does; is it the Kafka port?"
-        ) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BrokerUnreachable(
-            f"cannot connect to {admin}: {reason}; was the broker started with --admin?"
-        ) from error
-    finally:
-        connection.close()
-    if status != http.HTTPStatus.OK:
-        raise CommandFailed(str(document.get("error", f"{admin} answered {status}")))
-    return document
+    return admin.get(f"/v1/share-groups/{quote(group, safe='')}/inflight{query}")

@@ -14,6 +14,7 @@ import click
 from kbroker.cli.security_options import command_config_option, security_of
 
 if TYPE_CHECKING:
+    from kbroker.client.admin_endpoint import AdminEndpoint
     from kbroker.client.rpc import Connection
     from kbroker.client.security import ClientSecurity
 
@@ -83,15 +84,37 @@ class AdminAddressType(AddressType):
         )
 
 
+class AdminUrl(NamedTuple):
+    address: Address
+    has_tls: bool
+
+
+class AdminUrlType(click.ParamType[AdminUrl]):
+    """`[HOST:]PORT`, or `https://HOST:PORT` for an endpoint with TLS."""
+
+    name = "[HOST:]PORT"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> AdminUrl:
+        if isinstance(value, AdminUrl):
+            return value
+        text = str(value)
+        scheme, separator, rest = text.partition("://")
+        if separator and scheme not in ("http", "https"):
+            self.fail(f"{text!r} is neither {self.name} nor https://HOST:PORT", param, context)
+        address = AdminAddressType().convert(rest.rstrip("/") if separator else text, param, context)
+        return AdminUrl(address, scheme == "https" and bool(separator))
+
+
 def admin_option(function: F) -> F:
-    """`--admin`: where the broker serves HTTP."""
-    return _admin_option("Address at which the broker serves HTTP (`kbroker start --admin`).", required=True)(
-        function
-    )
+    """`--admin`: where the broker serves HTTP, an AdminEndpoint; and `--command-config`."""
+    text = "Address at which the broker serves HTTP (`kbroker start --admin`); https://HOST:PORT with TLS."
+    return _admin_option(text, required=True)(command_config_option(function))
 
 
 def optional_admin_option(function: F) -> F:
-    """`--admin`, optional."""
+    """`--admin`, optional, for a command with `--command-config`."""
     return _admin_option(
         "Address at which the broker serves HTTP (`kbroker start --admin`); shows more.", required=False
     )(function)
@@ -100,12 +123,30 @@ def optional_admin_option(function: F) -> F:
 def _admin_option(text: str, *, required: bool) -> Callable[[F], F]:
     return click.option(
         "--admin",
-        type=AdminAddressType(),
+        type=AdminUrlType(),
         required=required,
         envvar="KBROKER_ADMIN",
         show_envvar=True,
+        callback=_admin_endpoint,
         help=text,
     )
+
+
+def _admin_endpoint(
+    context: click.Context, param: click.Parameter, url: AdminUrl | None
+) -> AdminEndpoint | None:
+    """`--command-config` is eager, so it has been read."""
+    if url is None:
+        return None
+    from kbroker.client.admin_endpoint import AdminEndpoint
+    from kbroker.errors import OperatorError
+
+    security = security_of(context)
+    try:
+        tls = security.admin_tls() if url.has_tls else None
+    except OperatorError as error:
+        raise click.UsageError(str(error), context) from error
+    return AdminEndpoint(*url.address, tls, security.admin_login())
 
 
 def _is_host(text: str) -> bool:

@@ -31,6 +31,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     f"{PREFIX}SSL_KEY_LOCATION": "ssl.key.location",
     f"{PREFIX}SSL_KEY_PASSWORD_FILE": "ssl.key.password",
     f"{PREFIX}SSL_ENDPOINT_IDENTIFICATION_ALGORITHM": "ssl.endpoint.identification.algorithm",
+    f"{PREFIX}ADMIN_TOKEN_FILE": "kbroker.admin.token",
 }
 """Variables of the environment and the settings that they stand for. One that ends with _FILE names
 a file whose first line is the value."""

@@ -268,7 +268,7 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
     the fourth."""
     address = Address(ready.host, ready.port)
     more = "".join(f", {each}" for each in ready.listeners[1:])
-    admin = f", admin http://{Address(*ready.admin)}" if ready.admin else ""
+    admin = f", admin {ready.admin}" if ready.admin else ""
     return (
         f"kbroker ready on {address} (log {options.storage}, state {options.state_storage}, "
         f"durability {options.durability}, data {options.data_dir}{admin}{more})"

@@ -35,6 +35,7 @@ NAMES: Final = (
     "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type", "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
     "ssl.endpoint.identification.algorithm", "ssl.protocol", "ssl.enabled.protocols",
+    "kbroker.admin.token",
 )  # fmt: skip
 """The settings of security that are understood."""
 
@@ -61,12 +62,25 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminLogin:
+    """How to log in at a broker's admin endpoint. `user`: a name and a password. Each is None if
+    the client has none."""
+
+    user: tuple[str, str] | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+NO_LOGIN: Final = AdminLogin()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """`tls` and `login` are there if the protocol has them."""
+    """`tls` and `login` are there if the protocol has them. `given`: all settings."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: Tls | None = None
     login: Login | None = None
+    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, settings: Mapping[str, str], ask: AskPassword | None = None) -> ClientSecurity:
@@ -81,7 +95,22 @@ class ClientSecurity:
             protocol,
             _tls(given) if protocol.has_tls else None,
             _login(given, ask) if protocol.has_sasl else None,
+            given,
         )
+
+    def admin_tls(self) -> Tls:
+        """For an admin endpoint with TLS, also if the Kafka listener has none. Raises
+        OperatorError."""
+        return self.tls or _tls(self.given)
+
+    def admin_login(self) -> AdminLogin:
+        """The user is that of Kafka's listeners. Where these have no log-in, the settings may name
+        one for the admin endpoint alone."""
+        name, password = self.given.get("sasl.username"), self.given.get("sasl.password")
+        if self.login is not None:
+            name, password = self.login.username, self.login.password
+        user = (name, password) if name and password else None
+        return AdminLogin(user, self.given.get("kbroker.admin.token") or None)
 
     def library_settings(self) -> dict[str, str]:
         """The same for librdkafka, by its names."""
@@ -126,7 +155,7 @@ def _protocol(given: Mapping[str, str]) -> SecurityProtocol:
         return SecurityProtocol[text.upper()]
     if text:
         raise OperatorError(f"security.protocol: {text!r} is not one of {known}")
-    if given:
+    if given.keys() - {"kbroker.admin.token"}:
         raise OperatorError(f"{next(iter(given))} is given without security.protocol: add one of {known}")
     return SecurityProtocol.PLAINTEXT
 

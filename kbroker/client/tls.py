@@ -43,7 +43,7 @@ def wrapped(plain: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSLS
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise BrokerUnreachable(_not_trusted(address, error)) from error
+        raise BrokerUnreachable(not_trusted(address, error)) from error
     except TimeoutError as error:
         raise BrokerUnreachable(f"{address} did not answer the TLS handshake; {_PLAIN_SIDE}") from error
     except OSError as error:
@@ -89,14 +89,15 @@ def _as_file(pem: Pem) -> Iterator[str]:
         os.close(fd)
 
 
-def said(address: str, error: OSError) -> str:
-    """Why the other side ended the connection, for a person."""
+def said(address: str, error: OSError, plain_side: str = _PLAIN_SIDE) -> str:
+    """Why the other side ended the connection, for a person. `plain_side`: a guess, if it speaks no
+    TLS."""
     name = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     for end, words in _ALERTS.items():
         if name.endswith(end):
             return f"{address} {words}"
     if isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError) or name in _NOT_TLS:
-        return f"{address} closed the connection or sent something else; {_PLAIN_SIDE}"
+        return f"{address} closed the connection or sent something else; {plain_side}"
     return _words(error)
 
 
@@ -113,7 +114,8 @@ def _words(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _not_trusted(address: str, error: ssl.SSLCertVerificationError) -> str:
+def not_trusted(address: str, error: ssl.SSLCertVerificationError) -> str:
+    """Why this side ended it."""
     certificate, code = f"the certificate of {address}", error.verify_code
     if code == _EXPIRED:
         return f"{certificate} has expired: the broker needs a new one"

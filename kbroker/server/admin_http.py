@@ -1,35 +1,45 @@
-"""A small HTTP server to inspect a broker: GET and HEAD of a few views, h11 over trio.
+"""A small HTTP server to look at a broker: h11 over trio, with TLS if the settings say so.
 
-    one task per connection:  head of a request (time-limited) -> checks -> view -> answer
-                              (time-limited) -> the next request, or the end
+    one task per connection:  handshake -> head of a request (time-limited) -> checks -> view
+                              -> answer (time-limited) -> the next request, or the end
 
-It must not become a way into the broker. It only reads. It has no password, so by default it
-listens on the loopback address. Against web pages whose name resolves to 127.0.0.1 (DNS rebinding),
-the Host header must hold an address or a known name of this broker. No CORS header is ever sent, so
-pages of other origins cannot read an answer.
+It must not become a way into the broker. Against web pages whose name resolves to 127.0.0.1 (DNS
+rebinding), the Host header must hold an address or a known name of this broker. No CORS header is
+ever sent, so pages of other origins cannot read an answer. The body of a request is read only if
+its view wants it, so that strangers cannot have it read.
 
 An error in a view ends that request only (500 and a log line). This module knows nothing of
-brokers: the views are in admin_views.py.
+brokers: the views are in admin_views.py, and the rights in admin_access.py.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, unquote
 
 import h11
 import trio
 
 from kbroker.seldom import Seldom
+from kbroker.server.admin_requests import (
+    MAX_BODY_BYTES,
+    Client,
+    HttpAnswer,
+    HttpRefusal,
+    Names,
+    View,
+    json_answer,
+    parsed,
+    refused,
+)
 from kbroker.server.strangers import INTERVAL_S, at_the_admin_port, warn_seldom
+from kbroker.server.tls import ListenerTls
+from kbroker.server.tls_socket import HANDSHAKE_S
 
 logger = logging.getLogger(__name__)
 
@@ -45,43 +55,18 @@ _LEAVE_S = 1.0
 answer."""
 _RECEIVE_BYTES = 16 << 10
 _PIECE_BYTES = 64 << 10
-_METHODS = ("GET", "HEAD")
-_OUR_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_PROTECTION = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
-
-
-class HttpRequest(NamedTuple):
-    """`path`: its decoded parts; `/` has none. `query`: the last value of each name."""
-
-    path: tuple[str, ...]
-    query: Mapping[str, str]
-    accept: str
-
-
-class HttpAnswer(NamedTuple):
-    """`body`: whole, or in pieces as they are produced."""
-
-    content_type: str
-    body: bytes | AsyncGenerator[bytes, None]
-    status: int = 200
-
-
-class HttpRefusal(Exception):
-    """A request is answered with this status and one line of JSON."""
-
-    def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
-
-
-View: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-"""Raises HttpRefusal; anything else that it raises is a bug and is answered with 500."""
-
-
-def json_answer(value: object, status: int = 200) -> HttpAnswer:
-    """One line."""
-    return HttpAnswer("application/json", json.dumps(value, ensure_ascii=False).encode() + b"\n", status)
+_TLS_BYTE = b"\x16"
+"""The first byte of a TLS handshake."""
+_USE_HTTPS = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: 37\r\n\r\n"
+    b"This port speaks HTTPS: use https://\n"
+)
+_PROTECTION = (
+    ("cache-control", "no-store"),
+    ("x-content-type-options", "nosniff"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
 
 
 class AdminHttp:
@@ -89,6 +74,7 @@ class AdminHttp:
 
     - `names`: accepted host names, beside the loopback's and the address of the connection
     - `kafka`: the address of the Kafka port, for clients that speak Kafka here
+    - `tls`: None: plain HTTP
     """
 
     def __init__(
@@ -98,12 +84,14 @@ class AdminHttp:
         names: Sequence[str] = (),
         *,
         kafka: str = "HOST:PORT of --listen",
+        tls: ListenerTls | None = None,
     ) -> None:
         self._kafka = kafka
+        self._tls = tls
         self._seldom = Seldom(INTERVAL_S)
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         self._view = view
-        self._names = _OUR_NAMES | {name.lower().rstrip(".") for name in names}
+        self._names = Names(names)
         self._accepting = trio.CancelScope()
         self._waiting: set[trio.CancelScope] = set()
         """Connections that may be closed at any time: they have no request, or part of one."""
@@ -114,14 +102,14 @@ class AdminHttp:
     async def serve(self) -> None:
         """Accept until cancelled, which also ends the connections' tasks."""
         host, port = self._listener.socket.getsockname()[:2]
-        logger.info("admin HTTP on port %d of %s", port, host)
-        if not ipaddress.ip_address(host).is_loopback:
+        logger.info("admin %s on port %d of %s", "HTTPS" if self._tls else "HTTP", port, host)
+        if self._tls is None and not ipaddress.ip_address(host).is_loopback:
             logger.warning(
-                "admin HTTP on %s requires no password: anyone who reaches this address can read metrics and "
-                "the states of records",
-                host,
+                "admin HTTP on %s sends passwords and tokens in clear: set kbroker.admin.protocol=SSL", host
             )
         async with trio.open_nursery() as nursery:
+            if self._tls is not None:
+                nursery.start_soon(self._tls.keep_current)
             with self._accepting:
                 try:
                     await trio.serve_listeners(
@@ -146,7 +134,7 @@ class AdminHttp:
             return
         self._open += 1
         try:
-            await _Connection(self, stream).run()
+            await self._serve_admitted(stream)
         except (trio.BrokenResourceError, OSError) as error:
             logger.debug("admin HTTP: connection lost: %s", error)
         except Exception:
@@ -155,54 +143,75 @@ class AdminHttp:
         finally:
             self._closed_one()
 
+    async def _serve_admitted(self, stream: trio.SocketStream) -> None:
+        local = _shown_address(stream.socket.getsockname())
+        peer = Client(
+            _shown_address(stream.socket.getpeername()), local, ipaddress.ip_address(local).is_loopback
+        )
+        if self._tls is None:
+            await _Connection(self, stream, peer).run()
+            return
+        secured = trio.SSLStream(stream, self._tls.context, server_side=True, https_compatible=True)
+        if await self._is_secured(stream, secured, peer.host):
+            certificate: bytes | None = secured.getpeercert(binary_form=True)
+            await _Connection(self, secured, peer._replace(has_tls=True, certificate=certificate)).run()
+
+    async def _is_secured(
+        self, stream: trio.SocketStream, secured: trio.SSLStream[trio.SocketStream], host: str
+    ) -> bool:
+        """Carry out the handshake. False: the client speaks no TLS, or not in time."""
+        with trio.CancelScope() as scope:
+            self.may_close(scope)
+            try:
+                with trio.move_on_after(HANDSHAKE_S):
+                    first = await stream.socket.recv(16, socket.MSG_PEEK)
+                    if not first.startswith(_TLS_BYTE):
+                        if first:
+                            await self._refuse_plain(stream, host, first)
+                        return False
+                    await secured.do_handshake()
+                    return True
+            except trio.BrokenResourceError as error:
+                reason = getattr(error.__cause__, "reason", None) or "connection lost"
+                self._warn(host, f"its TLS handshake failed: {str(reason).replace('_', ' ').lower()}")
+                return False
+            finally:
+                self.must_not_close(scope)
+        return False
+
+    async def _refuse_plain(self, stream: trio.SocketStream, host: str, first_bytes: bytes) -> None:
+        """The client's request is not read."""
+        what = at_the_admin_port(first_bytes, self._kafka)
+        if what is None:
+            what = "it speaks no TLS: use https://"
+            await stream.send_all(_USE_HTTPS)
+            await _leave(stream)
+        self._warn(host, what)
+
+    def _warn(self, host: str, what: str) -> None:
+        closing = f"closing admin connection of {host}"
+        warn_seldom(self._seldom, logger, host, closing, what, trio.current_time())
+
     def _closed_one(self) -> None:
         self._open -= 1
         if self.stopping and not self._open:
             self._emptied.set()
 
-    async def answer(self, request: h11.Request, local_address: str) -> HttpAnswer:
+    async def answer(self, request: h11.Request, connection: _Connection) -> HttpAnswer:
         """The checks, then the view. Raises HttpRefusal."""
-        method, target = request.method.decode("ascii"), request.target.decode("ascii")
-        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
-        if not self._is_ours(headers.get("host", ""), local_address):
-            raise HttpRefusal(
-                403,
-                "the Host header names neither this address nor a name given with --admin or --admin-host",
-            )
-        if method not in _METHODS:
-            raise HttpRefusal(
-                405, f"{method} is not served, only GET and HEAD", ("allow", ", ".join(_METHODS))
-            )
-        if not target.startswith("/"):
-            raise HttpRefusal(400, "the target must be a path")
-        path, _, query = target.partition("?")
+        found = parsed(request, self._names, connection.peer, connection.read_body)
         try:
-            parts = (
-                tuple(unquote(part, errors="strict") for part in path.strip("/").split("/"))
-                if path.strip("/")
-                else ()
-            )
-            fields = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
-        except ValueError as error:
-            raise HttpRefusal(400, "the target is not percent-encoded UTF-8") from error
-        try:
-            return await self._view(HttpRequest(parts, fields, headers.get("accept", "")))
-        except HttpRefusal:
+            return await self._view(found)
+        except (HttpRefusal, trio.BrokenResourceError, h11.RemoteProtocolError):
             raise
         except Exception as error:
-            logger.exception("admin HTTP: %s %s failed", method, target)
+            logger.exception("admin HTTP: %s %s failed", found.method, found.target.partition("?")[0])
             raise HttpRefusal(500, "internal error: the broker's log says more") from error
-
-    def _is_ours(self, host: str, local_address: str) -> bool:
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        name = name.lower().rstrip(".")
-        return name != "" and (name in self._names or name == local_address)
 
     def report_stranger(self, host: str, first_bytes: bytes) -> None:
         """A peer at `host` sent something that is not HTTP."""
         if (what := at_the_admin_port(first_bytes, self._kafka)) is not None:
-            closing = f"closing admin connection of {host}"
-            warn_seldom(self._seldom, logger, host, closing, what, trio.current_time())
+            self._warn(host, what)
 
     def may_close(self, scope: trio.CancelScope) -> None:
         """`scope` is of a connection that waits for a request."""
@@ -215,12 +224,14 @@ class AdminHttp:
 
 
 class _Connection:
-    def __init__(self, server: AdminHttp, stream: trio.SocketStream) -> None:
+    def __init__(
+        self, server: AdminHttp, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], peer: Client
+    ) -> None:
         self._server = server
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._first_bytes = b""
-        self._local_address = str(stream.socket.getsockname()[0]).removeprefix("::ffff:")
+        self.peer = peer
 
     async def run(self) -> None:
         try:
@@ -243,14 +254,14 @@ class _Connection:
                 while True:
                     event = self._http.next_event()
                     if isinstance(event, h11.Request):
-                        if self._http.their_state is h11.SEND_BODY:
-                            self._http.next_event()  # Its end, for a request without a body.
+                        if not _has_body(event):
+                            self._http.next_event()  # Its end.
                         return event
                     if event is not h11.NEED_DATA:
                         return None
-                    data = await self._stream.receive_some(_RECEIVE_BYTES)
+                    data = bytes(await self._stream.receive_some(_RECEIVE_BYTES))
                     received = received or bool(data)
-                    self._first_bytes = self._first_bytes or bytes(data[:16])
+                    self._first_bytes = self._first_bytes or data[:16]
                     self._http.receive_data(data)
             finally:
                 self._server.must_not_close(scope)
@@ -260,29 +271,48 @@ class _Connection:
             )
         return None
 
+    async def read_body(self) -> bytes:
+        """The body of the request. Raises HttpRefusal."""
+        body = bytearray()
+        with trio.move_on_after(IDLE_S):
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+                await self._stream.send_all(self._http.send(go_on) or b"")
+            while self._http.their_state is h11.SEND_BODY:
+                event = self._http.next_event()
+                if isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > MAX_BODY_BYTES:
+                        raise HttpRefusal(413, f"the body has more than {MAX_BODY_BYTES} bytes", closes=True)
+                elif event is h11.NEED_DATA:
+                    self._http.receive_data(bytes(await self._stream.receive_some(_RECEIVE_BYTES)))
+            return bytes(body)
+        raise HttpRefusal(408, f"no whole body within {IDLE_S:.0f} s", closes=True)
+
     async def _respond(self, request: h11.Request) -> bool:
-        """False: the answer was not complete in time."""
-        headers: Sequence[tuple[str, str]] = ()
+        """False: the answer was not complete in time, or the connection ends with it."""
+        closes = False
         with trio.move_on_after(ANSWER_S):
             try:
-                answer = await self._server.answer(request, self._local_address)
+                answer = await self._server.answer(request, self)
             except HttpRefusal as refusal:
-                answer, headers = json_answer({"error": str(refusal)}, refusal.status), refusal.headers
-            return await self._send(answer, *headers, is_head=request.method == b"HEAD")
+                answer, closes = refused(refusal), refusal.closes
+            sent = await self._send(answer, is_head=request.method == b"HEAD", closes=closes)
+            return sent and not closes
         logger.warning("admin HTTP: an answer took more than %.0f s and was aborted", ANSWER_S)
         return False
 
-    async def _send(self, answer: HttpAnswer, *headers: tuple[str, str], is_head: bool) -> bool:
+    async def _send(self, answer: HttpAnswer, *, is_head: bool, closes: bool = False) -> bool:
         body = answer.body
         all_headers = [
             ("date", formatdate(usegmt=True)),
             ("content-type", answer.content_type),
             *_PROTECTION,
-            *headers,
+            *answer.headers,
         ]
         if isinstance(body, bytes):
             all_headers.append(("content-length", str(len(body))))
-        if self._server.stopping:
+        if self._server.stopping or closes:
             all_headers.append(("connection", "close"))
         head = (
             self._http.send(
@@ -318,8 +348,7 @@ class _Connection:
 
     async def _refuse_malformed(self, error: h11.RemoteProtocolError) -> None:
         logger.debug("admin HTTP: malformed request: %s", error)
-        host = str(self._stream.socket.getpeername()[0]).removeprefix("::ffff:")
-        self._server.report_stranger(host, self._first_bytes)
+        self._server.report_stranger(self.peer.host, self._first_bytes)
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             with trio.move_on_after(_LEAVE_S):
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)
@@ -328,6 +357,26 @@ class _Connection:
         """Send the end of the stream, then read for a moment until the peer ends its own. Closing a
         socket that has unread bytes would reset the connection, and lose an answer in transit."""
         with trio.move_on_after(_LEAVE_S):
-            await self._stream.send_eof()
-            while await self._stream.receive_some(_RECEIVE_BYTES):
-                pass
+            if isinstance(self._stream, trio.SSLStream):
+                await self._stream.unwrap()
+                return
+            await _leave(self._stream)
+
+
+async def _leave(stream: trio.SocketStream) -> None:
+    with trio.move_on_after(_LEAVE_S):
+        await stream.send_eof()
+        while await stream.receive_some(_RECEIVE_BYTES):
+            pass
+
+
+def _has_body(request: h11.Request) -> bool:
+    lengths = [value for name, value in request.headers if name == b"content-length"]
+    return any(name == b"transfer-encoding" for name, _ in request.headers) or any(
+        length.strip(b"0") for length in lengths
+    )
+
+
+def _shown_address(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    """An IPv4 address as such, also on a socket for both kinds."""
+    return address[0].removeprefix("::ffff:")

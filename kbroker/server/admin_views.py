@@ -1,9 +1,10 @@
-"""The views of a broker at the admin HTTP endpoint. They only read: nothing is changed or loaded.
+"""The views of a broker at the admin HTTP endpoint; kbroker.api has their paths and rights. Those
+that read load nothing into memory.
 
-/                                         the list of views
-/metrics                                  for Prometheus
-/v1/share-groups/GROUP/inflight?topic=T   the in-flight windows of the group's share-partitions in
-                                          memory
+metrics      for Prometheus
+in_flight    the in-flight windows of the group's share-partitions in memory
+users        names, never credentials
+disconnect   ends the connections of a user
 """
 
 from __future__ import annotations
@@ -19,45 +20,75 @@ from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import due_parked, kept_sent_ms, parked_left
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
-from kbroker.server.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer
+from kbroker.security.acls import ResourceType
+from kbroker.security.principals import user
+from kbroker.security.sasl import SCRAM
+from kbroker.server.admin_access import Caller
+from kbroker.server.admin_actions import ActionView, Names
+from kbroker.server.admin_requests import HttpAnswer, HttpRefusal, HttpRequest, json_answer
 from kbroker.share.in_flight_view import InFlightRange, parked_view
 from kbroker.share.lag import ParkedLeft
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 
-VIEWS: Mapping[str, str] = {
-    "/metrics": "Metrics for Prometheus, in its text format or OpenMetrics.",
-    "/v1/share-groups/GROUP/inflight?topic=TOPIC": "Records in flight in the group's share-partitions in "
-    "memory; topic is optional.",
-}
+_MECHANISMS = {number: name for name, number in SCRAM.items()}
 
 
 class AdminViews:
-    """The endpoint's only view, which calls the others by path."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._metrics = MetricsExport(broker)
 
-    async def __call__(self, request: HttpRequest) -> HttpAnswer:
-        match request.path:
-            case ():
-                return json_answer({"views": VIEWS})
-            case ("metrics",):
-                return HttpAnswer(*await self._metrics.scrape(request.accept))
-            case ("v1", "share-groups", group_id, "inflight"):
-                return HttpAnswer("application/json", self._in_flight(group_id, request.query.get("topic")))
-        raise HttpRefusal(404, "there is nothing here; / lists the views")
+    def views(self) -> Mapping[str, ActionView]:
+        return {
+            "metrics": self._scrape,
+            "in_flight": self._in_flight,
+            "users": self._users,
+            "disconnect": self._disconnect,
+        }
 
-    def _in_flight(self, group_id: str, topic: str | None) -> AsyncGenerator[bytes, None]:
+    async def _scrape(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+        return HttpAnswer(*await self._metrics.scrape(request.accept))
+
+    async def _users(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+        credentials = self._broker.security.credentials
+        return json_answer(
+            {
+                "users": [
+                    {
+                        "user": name,
+                        "credentials": [
+                            {"mechanism": _MECHANISMS[each], "iterations": iterations}
+                            for each, iterations in credentials.described(name).items()
+                        ],
+                    }
+                    for name in credentials.names()
+                ]
+            }
+        )
+
+    async def _disconnect(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+        name = names["USER"]
+        return json_answer(
+            {"user": name, "connections": self._broker.security.sessions.disconnect(user(name))}
+        )
+
+    async def _in_flight(self, request: HttpRequest, caller: Caller, names: Names) -> HttpAnswer:
+        group_id, topic = names["GROUP"], names.get("TOPIC")
         loaded = [each for each in self._broker.share_partitions.loaded() if each.key[0] == group_id]
         if not loaded and not self._is_group(group_id):
             raise HttpRefusal(404, self._why_not(group_id))
         if topic is not None and self._broker.topics.by_name(topic) is None:
             raise HttpRefusal(404, f"there is no topic {topic}")
-        chosen = [each for each in loaded if topic in (None, each.partition.topic_name)]
+        chosen = [
+            each
+            for each in loaded
+            if topic in (None, each.partition.topic_name)
+            and caller.sees(ResourceType.TOPIC, each.partition.topic_name)
+        ]
         in_order = sorted(chosen, key=lambda each: (each.partition.topic_name, each.partition.log.partition))
-        return _in_flight_pieces(self._broker, group_id, in_order, topic)
+        pieces = _in_flight_pieces(self._broker, caller, group_id, in_order, topic)
+        return HttpAnswer("application/json", pieces)
 
     def _why_not(self, group_id: str) -> str:
         if all(each.group_id != group_id for each in self._broker.consumer_group_service.groups.listed()):
@@ -74,7 +105,7 @@ class AdminViews:
 
 
 async def _in_flight_pieces(
-    broker: Broker, group_id: str, chosen: Sequence[LoadedSharePartition], topic: str | None
+    broker: Broker, caller: Caller, group_id: str, chosen: Sequence[LoadedSharePartition], topic: str | None
 ) -> AsyncGenerator[bytes, None]:
     """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand
     ranges."""
@@ -94,7 +125,7 @@ async def _in_flight_pieces(
     if topic is not None:
         loaded = {each.partition.log.partition for each in chosen}
         yield f', "not_loaded": {json.dumps(await _not_loaded(broker, group_id, topic, loaded))}'.encode()
-        yield f', "log_holders": {json.dumps(_log_holders(broker, topic))}'.encode()
+        yield f', "log_holders": {json.dumps(_log_holders(broker, caller, topic))}'.encode()
     yield b"}\n"
 
 
@@ -137,9 +168,9 @@ async def _due(broker: Broker, group_id: str, key: TopicPartition, parked: Parke
     return {"parked_due": due, "next_due_ms": next_due_ms}
 
 
-def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
+def _log_holders(broker: Broker, caller: Caller, name: str) -> list[dict[str, object]]:
     """The groups that hold logs of a topic against retention, and their offsets: by partition, the
-    lowest offset first."""
+    lowest offset first. Groups that the caller may not describe are left out."""
     topic = broker.topics.by_name(name)
     known = [
         (each.log.partition, broker.held_logs.known(each))
@@ -155,6 +186,7 @@ def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
         }
         for number, holdings in known
         for group_id, offset in holdings.holders.items()
+        if caller.sees(ResourceType.GROUP, group_id)
     ]
 
 

@@ -63,10 +63,10 @@ class Door(NamedTuple):
 
 
 class Server:
-    """Serves one broker on its listening sockets. `admin`: the address of the broker's HTTP
-    endpoint, for the answer to clients that send HTTP to a port of it."""
+    """Serves one broker on its listening sockets. `admin`: the URL of the broker's HTTP endpoint,
+    for the answer to clients that send HTTP to a port of it."""
 
-    def __init__(self, broker: Broker, admin: tuple[str, int] | None = None) -> None:
+    def __init__(self, broker: Broker, admin: str | None = None) -> None:
         self._strangers = Strangers(admin)
         self._broker = broker
         self._intake = Intake(broker.config)

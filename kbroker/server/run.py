@@ -24,7 +24,7 @@ from kbroker.server.listener import Door, Server
 from kbroker.server.sasl import sasl_of
 from kbroker.server.tls import tls_of
 from kbroker.server.transport import bind
-from kbroker.settings.listeners import Listener, plain_listener
+from kbroker.settings.listeners import Listener, admin_listener, plain_listener
 
 if TYPE_CHECKING:
     from kbroker.server.admin_http import AdminHttp
@@ -45,20 +45,20 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
             for each in options.listeners or (plain_listener(options.listen, options.advertise),)
         ]
         options.config.forget("sasl.jaas.config")
-        admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
+        admin_door = _open_admin_door(sockets, options)
         first = doors[0].listener
         assert first is not None
         bound = replace(options, listen=first.address, advertise=first.advertised)
         async with open_broker(bound) as broker:
-            admin_address = admin_listener.getsockname()[:2] if admin_listener else None
-            server = Server(broker, admin_address)
+            admin_url = None if admin_door is None else _url_of(admin_door)
+            server = Server(broker, admin_url)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, *doors)
-                admin = _open_admin(broker, admin_listener)
+                admin = _open_admin(broker, admin_door)
                 if admin is not None:
                     nursery.start_soon(admin.serve)
                 listeners = tuple(door.listener for door in doors if door.listener is not None)
-                options.on_ready(ReadyInfo(*first.address, admin_address, listeners))
+                options.on_ready(ReadyInfo(*first.address, admin_url, listeners))
                 _notify_ready()
                 await stop.wait()
                 await server.stop(_GRACE_S)
@@ -78,15 +78,35 @@ def _open_door(sockets: ExitStack, options: StartOptions, listener: Listener) ->
     return Door(sock, bound, tls, sasl)
 
 
-def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | None:
-    """Imported only with --admin: it takes time and memory."""
-    if listener is None or broker.options.admin is None:
+def _open_admin_door(sockets: ExitStack, options: StartOptions) -> Door | None:
+    """Likewise for `--admin`."""
+    if options.admin is None:
         return None
+    listener = admin_listener(options.config, options.admin)
+    tls = tls_of(options.config, listener)
+    return Door(sockets.enter_context(bind(options.admin, "--admin")), listener, tls)
+
+
+def _url_of(door: Door) -> str:
+    host, port = door.sock.getsockname()[:2]
+    scheme = "http" if door.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _open_admin(broker: Broker, door: Door | None) -> AdminHttp | None:
+    """Imported only with --admin: it takes time and memory."""
+    if door is None or broker.options.admin is None:
+        return None
+    from kbroker.server.admin_access import AdminAccess
+    from kbroker.server.admin_actions import AdminActions
+    from kbroker.server.admin_forms import AdminForms
     from kbroker.server.admin_http import AdminHttp
     from kbroker.server.admin_views import AdminViews
 
+    access = AdminAccess(broker, door.sock.getsockname()[1], door.tls)
+    view = AdminActions(access, AdminForms(access).views(), AdminViews(broker).views())
     names = (broker.options.admin[0], *broker.options.admin_names)
-    return AdminHttp(listener, AdminViews(broker), names, kafka=f"{broker.host}:{broker.port}")
+    return AdminHttp(door.sock, view, names, kafka=f"{broker.host}:{broker.port}", tls=door.tls)
 
 
 def run(options: StartOptions) -> int:

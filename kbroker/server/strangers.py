@@ -31,10 +31,10 @@ _REFUSAL = (
 
 
 class Strangers:
-    """For the Kafka port. `admin`: the address of the admin port, if there is one."""
+    """For the Kafka port. `admin`: the address of the admin port as a URL, if there is one."""
 
-    def __init__(self, admin: tuple[str, int] | None = None) -> None:
-        where = f"at http://{_shown(admin)}/ (--admin)" if admin else "with kbroker start --admin PORT"
+    def __init__(self, admin: str | None = None) -> None:
+        where = f"at {admin}/ (--admin)" if admin else "with kbroker start --admin PORT"
         self._http = (
             "this port speaks the Kafka protocol, not HTTP; "
             f"metrics and records in flight are served over HTTP {where}"
@@ -112,8 +112,3 @@ def _other_protocol(head: bytes) -> str | None:
 def _refusal(text: str) -> bytes:
     text = f"{text[0].upper()}{text[1:]}.\n"
     return _REFUSAL.format(size=len(text.encode()), text=text).encode()
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

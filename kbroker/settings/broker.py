@@ -274,6 +274,14 @@ BROKER_CONFIGS: Final = by_name(
         "acknowledge and retention can make room. 0: producers may fill the disk.",
     ),
     ConfigDef(
+        name="kbroker.admin.protocol",
+        type=_STRING,
+        default="PLAINTEXT",
+        choices=("PLAINTEXT", "SSL"),
+        doc="How `--admin` is served: PLAINTEXT (http) or SSL (https, with the settings `ssl.*`). "
+        "`listener.name.admin.ssl.*` are for this endpoint alone.",
+    ),
+    ConfigDef(
         name="kbroker.payload.check",
         type=_BOOLEAN,
         default="false",

@@ -22,6 +22,8 @@ _ENDPOINT = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]*):(?P<port>[0-9]+)"
 )
 _EXAMPLE: Final = "SASL_SSL://0.0.0.0:9093"
+ADMIN: Final = "ADMIN"
+"""The name of the admin HTTP endpoint in settings: `listener.name.admin.ssl.*`."""
 
 
 class SecurityProtocol(Enum):
@@ -59,6 +61,12 @@ class Listener:
 def plain_listener(listen: Address, advertise: Address | None) -> Listener:
     """The listener of `kbroker start --listen`."""
     return Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, listen, advertise)
+
+
+def admin_listener(config: BrokerConfig, address: Address) -> Listener:
+    """The endpoint of `kbroker start --admin`, as a listener with a certificate of its own or the
+    common one."""
+    return Listener(ADMIN, SecurityProtocol[config["kbroker.admin.protocol"]], address)
 
 
 def configured_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
@@ -130,7 +138,7 @@ def _check_named(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
     names = {listener.name.lower() for listener in listeners} or {"plaintext"}
     for setting in config.static:
         named = parse_name(setting, BROKER_CONFIGS)
-        if named is not None and named.listener not in names:
+        if named is not None and named.listener not in (*names, ADMIN.lower()):
             raise OperatorError(
                 f"{setting}: there is no listener {named.listener!r}; listeners has {_listed(sorted(names))}"
             )

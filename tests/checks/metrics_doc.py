@@ -15,7 +15,7 @@ HEAD = """# Metrics
 Made from the tables in `kbroker/metrics_export/table.py` and `share_table.py` by `make docs`; do not edit.
 
 `kbroker start --admin 9644` serves them at `/metrics` for Prometheus
-([access](admin-http.md#who-can-read-it)):
+([access](admin-http.md#who-may-do-what)):
 
 ```yaml
 scrape_configs:

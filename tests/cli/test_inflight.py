@@ -17,7 +17,7 @@ from kbroker.cli import inflight as inflight_module
 from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight_view import LOOKS, draw
-from kbroker.cli.params import AdminAddressType
+from kbroker.cli.params import AdminAddressType, AdminUrlType
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import Connection
 from kbroker.share.in_flight_view import STATE_NAMES
@@ -195,9 +195,19 @@ def test_states_have_colours_on_a_terminal() -> None:
 def test_a_port_alone_is_the_loopback_addresss(text: str, address: tuple[str, int] | None) -> None:
     if address is not None:
         assert AdminAddressType().convert(text, None, None) == address
+        assert AdminUrlType().convert(text, None, None) == (address, False)
+        assert AdminUrlType().convert(f"http://{text}", None, None) == (address, False)
+        assert AdminUrlType().convert(f"https://{text}/", None, None) == (address, True)
         return
-    with pytest.raises(click.BadParameter):
-        AdminAddressType().convert(text, None, None)
+    for kind, given in (
+        (AdminAddressType(), text),
+        (AdminUrlType(), text),
+        (AdminUrlType(), f"https://{text}"),
+    ):
+        with pytest.raises(click.BadParameter):
+            kind.convert(given, None, None)
+    with pytest.raises(click.BadParameter, match="neither"):
+        AdminUrlType().convert("ftp://h:1", None, None)
 
 
 @pytest.fixture(scope="module")

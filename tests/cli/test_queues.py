@@ -18,9 +18,9 @@ from confluent_kafka import AcknowledgeType, Producer
 from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight import ask_in_flight
-from kbroker.cli.params import AdminAddressType
 from kbroker.cli.queues.describe import Rates
 from kbroker.client import admin, group_admin
+from kbroker.client.admin_endpoint import AdminEndpoint
 from kbroker.client.broker_process import free_port
 from kbroker.client.queues.report import report
 from kbroker.client.queues.settings import look
@@ -267,9 +267,10 @@ def test_the_oldest_job_is_the_first_that_is_not_finished(
         assert second_ms - first_ms > 0
         document = command("queues", "describe", queue, "--admin", http, "--json").json
         assert document["unfinished"] == 1
-        address = AdminAddressType().convert(http, None, None)
+        host, _, port = http.rpartition(":")
         with broker.connect() as connection:
-            found = report(connection, look(connection, queue), ask_in_flight(address, queue, queue))
+            in_flight = ask_in_flight(AdminEndpoint(host, int(port)), queue, queue)
+            found = report(connection, look(connection, queue), in_flight)
         assert found.oldest_ms == second_ms
         answer(consumer, taken(consumer), AcknowledgeType.ACCEPT)
         assert command("queues", "describe", queue, "--admin", http, "--json").json["oldest_age_ms"] is None

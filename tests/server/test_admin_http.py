@@ -19,7 +19,8 @@ import pytest
 import trio
 
 from kbroker.server import admin_http
-from kbroker.server.admin_http import AdminHttp, HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
+from kbroker.server.admin_http import AdminHttp
+from kbroker.server.admin_requests import HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
 from kbroker.server.transport import bind
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
@@ -54,7 +55,12 @@ def ask(
 def test_views_over_one_connection(client: http.client.HTTPConnection) -> None:
     answer, body = ask(client, "/")
     assert (answer.status, answer.reason) == (200, "OK")
-    assert set(json.loads(body)["views"]) == {"/metrics", "/v1/share-groups/GROUP/inflight?topic=TOPIC"}
+    assert set(json.loads(body)["views"]) == {
+        "/metrics",
+        "/v1/share-groups/GROUP/inflight",
+        "/v1/users",
+        "POST /v1/users/USER/disconnect",
+    }
     sock = client.sock
     answer, body = ask(client, "/metrics")
     assert (answer.status, answer.getheader("content-type")) == (
@@ -186,7 +192,7 @@ def exchange(address: tuple[str, int], sent: bytes) -> list[tuple[int, bytes]]:
 
 def test_it_is_off_by_default() -> None:
     with open_test_broker() as broker:
-        assert "admin" not in broker.ready_line
+        assert ", admin " not in broker.ready_line
 
 
 def test_an_address_for_others_brings_a_warning_and_names_can_be_given() -> None:
@@ -199,7 +205,7 @@ def test_an_address_for_others_brings_a_warning_and_names_can_be_given() -> None
                 ("elsewhere", 403),
             ):
                 assert ask(client, "/", Host=host)[0].status == status
-        assert "requires no password" in broker.logs()
+        assert "sends passwords and tokens in clear: set kbroker.admin.protocol=SSL" in broker.logs()
 
 
 def test_a_stopping_broker_does_not_wait_for_idle_connections(broker: RunningBroker) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kbroker.server.admin_http import HttpRequest
+from kbroker.security.principals import ANONYMOUS
+from kbroker.server.admin_access import Caller
+from kbroker.server.admin_requests import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from tests.api.share_consumers import FAST, GROUP, Member, prepare
 from tests.metrics.world import opened
@@ -20,8 +22,9 @@ async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) ->
             await world.client.append("orders", 1, partition=partition)
         for partition in range(4):
             await Member(world.client, f"M{partition}").fetch([(topic_id, partition)], wait_ms=5000)
-        views = AdminViews(world.broker)
-        answer = await views(HttpRequest(("v1", "share-groups", GROUP, "inflight"), {}, ""))
+        in_flight = AdminViews(world.broker).views()["in_flight"]
+        caller = Caller(ANONYMOUS, is_known=False, rights=None)
+        answer = await in_flight(HttpRequest((), {}), caller, {"GROUP": GROUP})
         assert not isinstance(answer.body, bytes)
         text = b""
         async for piece in answer.body:

@@ -135,6 +135,10 @@ class Credentials:
     # -- for administration
     # ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._users
+
     def __contains__(self, user: str) -> bool:
         return user in self._users
 

@@ -12,7 +12,6 @@ import click
 from kbroker.cli.exits import say
 from kbroker.cli.output import Cell, age_text, human_bytes, print_json, print_table, table_lines
 from kbroker.cli.params import (
-    Address,
     Bootstrap,
     bootstrap_option,
     connect,
@@ -30,6 +29,7 @@ from kbroker.logging_setup import escaped
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from kbroker.client.admin_endpoint import AdminEndpoint
     from kbroker.client.queues.report import Report
     from kbroker.client.queues.settings import Queue
     from kbroker.client.rpc import Connection
@@ -99,7 +99,7 @@ def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
 @optional_admin_option
 @bootstrap_option
 def describe(
-    name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Bootstrap
+    name: str, watch: bool, interval_ms: int, as_json: bool, admin: AdminEndpoint | None, bootstrap: Bootstrap
 ) -> None:
     """Show jobs, workers, dead letters and settings of the queue NAME.
 
@@ -120,7 +120,7 @@ def describe(
             show(found, _draw, in_place=watch)
 
 
-def _document(connection: Connection, name: str, admin: Address | None) -> dict[str, Any]:
+def _document(connection: Connection, name: str, admin: AdminEndpoint | None) -> dict[str, Any]:
     from kbroker.cli.inflight import ask_in_flight
     from kbroker.client.queues.report import report
     from kbroker.client.queues.settings import unlike_defaults
