@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
+    from kbroker.client.secured_setup import SecuredSetup
     from kbroker.client.security import ClientSecurity
 
 READY_PREFIX = "kbroker ready on "
@@ -51,7 +52,11 @@ class RunningBroker:
     - `config`: settings; those that hold passwords are passed in a file.
     - `env` is added to the environment of the process.
     - `port`: of the first listener, if `config` has the setting listeners; otherwise of --listen.
+    - `protocol`: SSL, SASL_PLAINTEXT or SASL_SSL: its only listener has this protocol, with
+      certificates and users of its own (secured_setup.py). `config` overrides that.
     - `security`: how to connect, if `config` gives it a listener with TLS or SASL. None: plainly.
+
+    Raises OperatorError if a protocol with TLS lacks the package for certificates.
     """
 
     def __init__(
@@ -67,17 +72,20 @@ class RunningBroker:
         command: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         port: int | None = None,
+        protocol: str = "PLAINTEXT",
         security: ClientSecurity | None = None,
     ) -> None:
         self.host = "127.0.0.1"
         self.port = port if port is not None else free_port()
         self.data_dir = data_dir or home / "data"
         self.storage, self.state_storage, self.durability = storage, state_storage or storage, durability
-        self.config = dict(config or {})
+        self._setup = _setup(home, protocol)
+        self.config = {**(self._setup.broker_config(self.port) if self._setup else {}), **(config or {})}
         self.log_file = home / "broker.log"
         self._secrets_file = home / "secrets.properties"
+        self._clients_folder = home
         self.ready_line = ""
-        self.security = security
+        self.security = self._setup.security() if self._setup and security is None else security
         self._extra_args, self._command, self._env = list(extra_args), command, env
         self._process: subprocess.Popen[str] | None = None
 
@@ -86,10 +94,30 @@ class RunningBroker:
         """HOST:PORT, for the client setting `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
-    def client_settings(self) -> dict[str, str]:
-        """`bootstrap.servers` and the settings of security for a confluent-kafka client."""
-        more = self.security.library_settings() if self.security is not None else {}
-        return {"bootstrap.servers": self.bootstrap, **more}
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """`bootstrap.servers` and the settings of security for a confluent-kafka client. `user`:
+        made by create_user; None: the one that may do everything, if there are users."""
+        security = self.security if user is None else self._secured().security(user)
+        return {"bootstrap.servers": self.bootstrap, **(security.library_settings() if security else {})}
+
+    def command_config(self, user: str | None = None) -> Path:
+        """A file with the same by Kafka's names, for `--command-config` of kbroker's commands and
+        of Kafka's tools. Only its owner can read it."""
+        from kbroker.client.secured_setup import ADMIN, properties
+
+        name = ADMIN if user is None else user
+        settings = {"security.protocol": "PLAINTEXT"}
+        if user is not None or self._setup is not None:
+            settings = self._secured().client_config(name)
+        path = self._clients_folder / f"{name}.properties"
+        path.touch(mode=0o600)
+        path.write_text(properties(settings))
+        return path
+
+    def create_user(self, user: str, password: str | None = None) -> None:
+        """For a broker with a `protocol`: a user without rights, with this password or a random
+        one, or with a certificate. Raises KafkaError and BrokerUnreachable."""
+        self._secured().add_user(user, password, self.connect)
 
     @property
     def pid(self) -> int:
@@ -141,6 +169,8 @@ class RunningBroker:
             )
         try:
             self.ready_line = self._wait_ready(self._process)
+            if self._setup is not None:
+                self._setup.store_users(self._connect_first)
         except BaseException:
             self.kill()
             raise
@@ -235,6 +265,13 @@ class RunningBroker:
 
     def connect(self, *, client_id: str = "test", timeout_s: float = 30.0) -> Connection:
         """Raises BrokerUnreachable."""
+        return self._connected(client_id, timeout_s, self.security)
+
+    def _connect_first(self) -> Connection:
+        """Before the broker has the users."""
+        return self._connected("test", START_TIMEOUT_S, self._secured().security(mechanism="PLAIN"))
+
+    def _connected(self, client_id: str, timeout_s: float, security: ClientSecurity | None) -> Connection:
         from kbroker.client.rpc import Connection
         from kbroker.client.security import PLAINTEXT
 
@@ -243,8 +280,13 @@ class RunningBroker:
             self.port,
             client_id=client_id,
             timeout_s=timeout_s,
-            security=self.security or PLAINTEXT,
+            security=security or PLAINTEXT,
         )
+
+    def _secured(self) -> SecuredSetup:
+        if self._setup is None:
+            raise ValueError("only a broker with `protocol` has users")
+        return self._setup
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None
@@ -265,6 +307,16 @@ class RunningBroker:
     def log_tail(self, characters: int = 4000) -> str:
         """The end of `logs()`."""
         return self.logs()[-characters:]
+
+
+def _setup(home: Path, protocol: str) -> SecuredSetup | None:
+    """Raises ValueError for an unknown protocol."""
+    if protocol == "PLAINTEXT":
+        return None
+    from kbroker.client.secured_setup import SecuredSetup
+    from kbroker.settings.listeners import SecurityProtocol
+
+    return SecuredSetup(home, SecurityProtocol(protocol))
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,9 @@
 
 The fixture's value is a `kbroker.testing.broker.RunningBroker`. Each test gets its own broker in an
 empty directory. With the ini option `kbroker_scope = session` (or module, class, package) tests
-share one. `--kbroker-storage` chooses the engine. The report of a failing test, setup or teardown
+share one. `--kbroker-storage` chooses the engine. With the ini option `kbroker_protocol = SASL_SSL`
+(or SSL, SASL_PLAINTEXT), or `--kbroker-protocol`, clients must log in: `kbroker.client_settings()`
+has what they need. The report of a failing test, setup or teardown
 shows what the brokers of `open_test_broker` logged during the test.
 
 Every pytest run of the environment imports this file, so it imports nothing else of kbroker until a
@@ -36,6 +38,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="segment",
         metavar="ENGINE",
         help="engine of the kbroker fixture (default: segment)",
+    )
+    group.addoption(
+        "--kbroker-protocol",
+        choices=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        help="protocol of the kbroker fixture's listener (default: kbroker_protocol of the ini file, or "
+        "PLAINTEXT)",
+    )
+    parser.addini(
+        "kbroker_protocol",
+        "protocol of the kbroker fixture's listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+        default="PLAINTEXT",
     )
     parser.addini(
         "kbroker_scope",
@@ -74,9 +87,11 @@ def _scope(fixture_name: str, config: pytest.Config) -> Scope:
 
 @pytest.fixture(scope=_scope)
 def kbroker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    """A running broker: `.bootstrap`, `.data_dir`, `.restart()`, `.kill()`, `.logs()`,
-    `.create_topic()`, `.set_group_config()`."""
+    """A running broker: `.bootstrap`, `.client_settings()`, `.data_dir`, `.restart()`, `.kill()`,
+    `.logs()`, `.create_topic()`, `.set_group_config()`, `.create_user()`."""
     from kbroker.testing.broker import open_test_broker
 
-    with open_test_broker(storage=request.config.getoption("--kbroker-storage")) as broker:
+    storage = request.config.getoption("--kbroker-storage")
+    protocol = request.config.getoption("--kbroker-protocol") or request.config.getini("kbroker_protocol")
+    with open_test_broker(storage=storage, protocol=protocol) as broker:
         yield broker

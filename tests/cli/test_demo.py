@@ -52,6 +52,13 @@ def test_the_tally_is_exact_after_two_kills() -> None:
     assert killed_at < again_at < done_at
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "sasl_plaintext"])
+def test_clients_with_tls_and_log_ins(protocol: str) -> None:
+    shown, summary = run_demo("--orders", "300", "--consumers", "2", "--protocol", protocol)
+    assert f" by {protocol.upper()}, data in " in shown
+    assert summary["finished"] == "300 of 300, each exactly once"
+
+
 @pytest.mark.parametrize(("count", "consumers"), [(1, 1), (10, 3)])
 def test_a_demo_with_hardly_any_orders(count: int, consumers: int) -> None:
     """Both kills happen although one poll returns all orders, and there is only one consumer."""

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import click
 import pytest
+from confluent_kafka import Producer
 
-from kbroker.cli import run
+from kbroker.cli import cli, run
 from kbroker.cli.exits import OK, REFUSED, UNREACHABLE
 from kbroker.client.broker_process import RunningBroker, free_port
 from kbroker.client.properties import read_properties
@@ -29,6 +31,10 @@ COMMANDS = [
     "produce orders {lines}",
     "consume orders --from earliest -n 2",
     "consume orders --group audit --from earliest -n 2",
+    "share-consume orders --group readers -n 1",
+    "share-groups reset-offsets readers --all-topics --to-earliest --execute",
+    "share-groups delete-offsets readers --topic orders",
+    "share-groups delete readers",
     "groups list",
     "groups describe audit",
     "groups reset-offsets audit --all-topics --to-earliest --execute",
@@ -37,7 +43,7 @@ COMMANDS = [
     "queues create jobs",
     "queues send jobs one two",
     "queues list",
-    "queues describe jobs",
+    "queues describe jobs --admin {admin}",
     "queues peek jobs",
     "queues pause jobs",
     "queues resume jobs",
@@ -45,12 +51,19 @@ COMMANDS = [
     "share-consume jobs --group jobs -n 1",
     "share-groups list",
     "share-groups describe jobs",
+    "share-groups inflight jobs --admin {admin}",
     "dead-letters list dlq.jobs",
     "dead-letters count dlq.jobs",
     "dead-letters redrive dlq.jobs --name r",
+    "dead-letters purge dlq.jobs --yes",
     "transactions list",
+    "transactions describe tx",
+    "transactions find-hanging --topic orders",
+    "transactions abort tx --yes",
     "transactions producers orders",
     "perf produce --seconds 0.2 --warm-up 0",
+    "perf fetch --records 1000 --seconds 0.2 --warm-up 0",
+    "perf share-consume --records 10000 --seconds 0.2 --warm-up 0",
     "perf latency --rate 10 --seconds 0.2 --warm-up 0",
     "topics delete-records orders --to-end --yes",
     "queues purge jobs --yes",
@@ -60,6 +73,10 @@ COMMANDS = [
 
 
 PASSWORD = "canary-of-alice"
+AT_ADMIN = frozenset({"share-groups inflight"})
+"""They speak to the admin endpoint only."""
+ELSEWHERE = frozenset({"dead-letters show", "acls add", "acls list", "acls remove"})
+"""Commands of other tests here."""
 USERS = [
     "users create bob --password-file {lines}",
     "users alter bob --password-file {lines} --mechanism SCRAM-SHA-512",
@@ -68,7 +85,7 @@ USERS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["SSL", "SASL_SSL"])
+@pytest.fixture(scope="module", params=["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Named after the protocol."""
     return tmp_path_factory.mktemp(request.param, numbered=False)
@@ -87,7 +104,10 @@ def broker(folder: Path) -> Iterator[RunningBroker]:
         create = ["users", "create", "alice", "--password-file", str(folder / "password")]
         assert run([*create, "--data-dir", str(folder / "data")]) == OK
     _, broker_lines, client_lines = "\n".join(printed[:-1]).split("\n\n")
-    if folder.name == "SASL_SSL":
+    if folder.name == "SASL_PLAINTEXT":
+        broker_lines = broker_lines.replace("SASL_SSL:", "SASL_PLAINTEXT:")
+        client_lines = client_lines.replace("=SASL_SSL", "=SASL_PLAINTEXT")
+    if folder.name != "SSL":
         client_lines = client_lines.replace("sasl.username=NAME", "sasl.username=alice")
         client_lines += f"\nsasl.password={PASSWORD}\n"
     (folder / "client.properties").write_text(client_lines)
@@ -98,7 +118,10 @@ def broker(folder: Path) -> Iterator[RunningBroker]:
     config["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     config["super.users"] = "User:CN=alice;User:alice"
     security = ClientSecurity.of(read_properties(client_lines, "client"))
-    running = RunningBroker(folder, port=port, config=config, security=security)
+    if folder.name.endswith("SSL"):
+        config["kbroker.admin.protocol"] = "SSL"
+    admin = ["--admin", "0"]
+    running = RunningBroker(folder, port=port, config=config, security=security, extra_args=admin)
     running.start()
     yield running
     running.stop()
@@ -110,10 +133,12 @@ def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[st
 
     def call(line: str) -> tuple[int, str, str]:
         (folder / "lines").write_text("one\ntwo\n")
-        arguments = [each.format(lines=folder / "lines") for each in line.split()]
+        admin = broker.ready_line.rpartition("admin ")[2].rstrip(")")
+        arguments = [each.format(lines=folder / "lines", admin=admin) for each in line.split()]
+        if not line.startswith(tuple(AT_ADMIN)):
+            arguments += ["-b", broker.bootstrap]
         capfd.readouterr()
-        config = str(folder / "client.properties")
-        code = run([*arguments, "-b", broker.bootstrap, "--command-config", config])
+        code = run([*arguments, "--command-config", str(folder / "client.properties")])
         output = capfd.readouterr()
         return code, output.out, output.err
 
@@ -123,6 +148,8 @@ def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[st
 def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
     with _command_lines() as seen:
         for command in (*COMMANDS, *USERS):
+            if command == "transactions list":
+                _open_transaction(broker)
             code, output, errors = secured(command)
             assert code == OK, f"{command}: {errors}"
             assert "canary" not in output + errors
@@ -131,6 +158,38 @@ def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
     assert "canary" not in broker.logs()
     files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
     assert not any(b"canary" in path.read_bytes() for path in files)
+
+
+def test_every_command_is_here() -> None:
+    """A command that cannot reach a secured broker would leave it without administration."""
+    known = (*COMMANDS, *USERS, *ELSEWHERE)
+    found = set(_connecting(cli, ()))
+    assert len(found) > 50
+    assert {each for each in found if not any(f"{line} ".startswith(f"{each} ") for line in known)} == set()
+
+
+def _connecting(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
+    """The commands that take --command-config, and those that should."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _connecting(found, (*path, name))
+        return
+    options = {option for param in command.params for option in param.opts}
+    if options & {"--bootstrap-server", "--command-config", "--admin"} and path != ("start",):
+        assert "--command-config" in options, path
+        yield " ".join(path)
+
+
+def _open_transaction(broker: RunningBroker) -> None:
+    """Its producer is gone, and it stays open."""
+    producer = Producer({**broker.client_settings(), "transactional.id": "tx"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("orders", b"three")
+    assert producer.flush(60) == 0
 
 
 def test_without_settings(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +220,7 @@ def test_what_a_user_may_do(secured: Secured, broker: RunningBroker, folder: Pat
         code, output, errors = secured(command)
         assert code == OK, f"{command}: {errors}"
     assert [row["operation"] for row in json.loads(output)].count("read") == 1
-    if folder.name == "SASL_SSL":
+    if folder.name != "SSL":
         _work_as_app(secured, folder)
     code, output, errors = secured("acls remove --user app --yes")
     assert (code, output) == (OK, "removed 11 entries\n"), errors

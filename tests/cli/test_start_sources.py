@@ -284,4 +284,4 @@ def test_brokers_of_tests_and_of_the_demo_are_not_steered(monkeypatch: pytest.Mo
     monkeypatch.setenv("KBROKER_START_ADMIN", "not an address")
     monkeypatch.setenv("KBROKER_START_CONFIG", "no.such.setting=1")
     with open_test_broker(storage="memory") as broker:
-        assert "admin" not in broker.ready_line
+        assert ", admin " not in broker.ready_line

@@ -116,9 +116,9 @@ def test_wrong_values(
 def test_without_the_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "kbroker.cli.tls.certificates", raising=False)
-    monkeypatch.setattr(sys.modules["kbroker.cli.tls"], "certificates", None, raising=False)
-    monkeypatch.delattr(sys.modules["kbroker.cli.tls"], "certificates")
+    monkeypatch.delitem(sys.modules, "kbroker.client.certificates", raising=False)
+    monkeypatch.setattr(sys.modules["kbroker.client"], "certificates", None, raising=False)
+    monkeypatch.delattr(sys.modules["kbroker.client"], "certificates")
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert run(["tls", "init", str(tmp_path)]) == USAGE
     assert re.search(r"pip install 'kbroker\[security\]'", capsys.readouterr().err)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.cli.tls.certificates import Issued, client_certificate, new_authority, server_certificate
+from kbroker.client.certificates import Issued, client_certificate, new_authority, server_certificate
 
 
 class Certificates(NamedTuple):

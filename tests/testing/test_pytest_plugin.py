@@ -144,6 +144,27 @@ def test_a_suite_of_somebody_else(tmp_path: Path, storage: str) -> None:
     assert "2 passed" in run_suite(tmp_path, SUITE, "--kbroker-storage", storage)
 
 
+SECURED = """
+from confluent_kafka import Producer
+
+
+def test_secured(kbroker):
+    kbroker.create_topic("orders")
+    settings = kbroker.client_settings()
+    assert settings["security.protocol"] == "PROTOCOL"
+    producer = Producer(settings)
+    producer.produce("orders", b"one")
+    assert producer.flush(30) == 0
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--kbroker-protocol", "SASL_PLAINTEXT")])
+def test_a_secured_broker_by_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nkbroker_protocol = SASL_SSL\n")
+    suite = SECURED.replace("PROTOCOL", arguments[1] if arguments else "SASL_SSL")
+    assert "1 passed" in run_suite(tmp_path, suite, *arguments)
+
+
 def test_one_broker_for_the_session(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nkbroker_scope = session\n")
     output = run_suite(tmp_path, SHARED, "-s")

@@ -64,7 +64,14 @@ _TICK_S = 0.1
     show_default=True,
     help="Number of share consumers.",
 )
-def demo(storage: str, count: int, consumers: int) -> None:
+@click.option(
+    "--protocol",
+    type=click.Choice(["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], case_sensitive=False),
+    default="PLAINTEXT",
+    show_default=True,
+    help="How the clients connect: with TLS, with a log-in, or both.",
+)
+def demo(storage: str, count: int, consumers: int, protocol: str) -> None:
     """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
 
     A consumer and the broker are killed halfway. The demo uses a temporary directory, which it
@@ -85,10 +92,14 @@ def demo(storage: str, count: int, consumers: int) -> None:
         signal.signal(number, _end)
     signals = Deferred((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)).install()
     with tempfile.TemporaryDirectory(prefix="kbroker-demo-") as home:
-        broker = RunningBroker(Path(home), storage=storage)
+        try:
+            broker = RunningBroker(Path(home), storage=storage, protocol=protocol)
+        except OperatorError as error:
+            raise CommandFailed(str(error), USAGE) from error
         try:
             broker.start()
-            click.echo(f"broker ready on {broker.bootstrap}, data in {broker.data_dir}")
+            how = "" if protocol == "PLAINTEXT" else f" by {protocol}"
+            click.echo(f"broker ready on {broker.bootstrap}{how}, data in {broker.data_dir}")
             _run(broker, count, consumers, signals)
             code = broker.terminate()
         except BrokerStartFailed as error:

@@ -76,7 +76,7 @@ def init(directory: Path, names: tuple[str, ...], clients: tuple[str, ...], days
       kbroker tls init certificates --name broker.example.org --client alice
     """
     try:
-        from kbroker.cli.tls import certificates
+        from kbroker.client import certificates
     except ImportError as error:
         raise CommandFailed(
             "certificates need the package cryptography: pip install 'kbroker[security]'", USAGE
