@@ -98,6 +98,23 @@ class SaslMetrics:
         self.failures[mechanism] = self.failures.get(mechanism, 0) + 1
 
 
+class QuotaMetrics:
+    """Requests whose clients had to wait, and for how long, by the key of the quota. `muted`:
+    connections that wait now. `refused`: connections that came too fast from their address."""
+
+    __slots__ = ("muted", "refused", "requests", "wait_ms")
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = {}
+        self.wait_ms: dict[str, int] = {}
+        self.muted = 0
+        self.refused = 0
+
+    def throttled(self, key: str, wait_ms: int) -> None:
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.wait_ms[key] = self.wait_ms.get(key, 0) + wait_ms
+
+
 class BrokerMetrics:
     """Counters of the whole broker. `requests`: by api key, filled in when the server starts."""
 
@@ -105,6 +122,7 @@ class BrokerMetrics:
         "accepted",
         "connections",
         "fetch",
+        "quotas",
         "received_bytes",
         "refused",
         "requests",
@@ -115,6 +133,7 @@ class BrokerMetrics:
 
     def __init__(self) -> None:
         self.sasl = SaslMetrics()
+        self.quotas = QuotaMetrics()
         self.requests: dict[int, RequestMetrics] = {}
         self.connections = 0
         self.accepted = 0

@@ -95,6 +95,8 @@ APIS: dict[int, Api] = {
         Api(42, "delete_groups", 0, 2, "DELETE group"),
         Api(44, "incremental_alter_configs", 0, 1, "ALTER_CONFIGS topic, cluster, group"),
         Api(47, "offset_delete", 0, 0, "DELETE group; READ topic"),
+        Api(48, "describe_client_quotas", 0, 1, "DESCRIBE_CONFIGS cluster"),
+        Api(49, "alter_client_quotas", 0, 1, "ALTER_CONFIGS cluster"),
         Api(50, "describe_user_scram_credentials", 0, 0, "DESCRIBE cluster"),
         Api(51, "alter_user_scram_credentials", 0, 0, "ALTER cluster"),
         Api(60, "describe_cluster", 0, 2, "DESCRIBE cluster"),

@@ -57,6 +57,7 @@ from kbroker.broker.queues.share_partitions import SharePartitions, SharePartiti
 from kbroker.broker.queues.unattended import Unattended
 from kbroker.broker.security.acls import Acls, AclsStatistics
 from kbroker.broker.security.credentials import Credentials
+from kbroker.broker.security.quotas import Quotas, QuotasStatistics
 from kbroker.broker.security.seen_topics import SeenTopics
 from kbroker.broker.security.service import Security, SecurityStatistics
 from kbroker.broker.transactions.ending import TransactionEnding
@@ -98,6 +99,7 @@ class BrokerStatistics:
     state_commits: GroupCommitStatistics
     configs: ConfigsStatistics
     acls: AclsStatistics
+    quotas: QuotasStatistics
     producer_ids: ProducerIdsStatistics
     transactions: TransactionsStatistics
     deadlines: DeadlinesStatistics
@@ -153,7 +155,9 @@ class Broker:
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
-        self.acls = self._acls()
+        raise_format = partial(directory.raise_format, SECURITY_FORMAT)
+        self.acls = Acls(self.config, state_store, self.state_commits, raise_format)
+        self.quotas = Quotas(self.config, state_store, self.state_commits, self.metrics.quotas)
         commits = self.log_commits, self.state_commits
         self.producer_snapshots = ProducerSnapshots(self.topics, self.config, state_store, *commits)
         # share state
@@ -211,10 +215,6 @@ class Broker:
             leader_epoch=self.generation,
             reserve=SpaceReserve(self.options.data_dir),
         )
-
-    def _acls(self) -> Acls:
-        raise_format = partial(self.directory.raise_format, SECURITY_FORMAT)
-        return Acls(self.config, self.state_store, self.state_commits, raise_format)
 
     def _log_cleaner(self) -> LogCleaner:
         stores = Stores(self.log_store, self.state_store, self.log_commits, self.state_commits)
@@ -369,6 +369,7 @@ class Broker:
             state_commits=self.state_commits.statistics(),
             configs=self.configs.statistics(),
             acls=self.acls.statistics(),
+            quotas=self.quotas.statistics(),
             producer_ids=self.producer_ids.statistics(),
             transactions=self.transactions.statistics(),
             deadlines=self.deadlines.statistics(),
@@ -454,6 +455,7 @@ def _recover(
     broker.configs.load()
     broker.security.credentials.load()
     broker.acls.load()
+    broker.quotas.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)

@@ -1,7 +1,9 @@
-"""Users in the StateStore: their SCRAM credentials.
+"""Users in the StateStore: their SCRAM credentials, ACLs and quotas.
 
     scram/      mechanism (1), user name                            ScramCredential: JSON
     meta/scram_secret                                               ScramSecret: JSON
+    acl/        id (16)                                             StoredAcl: JSON
+    quota/      id (16)                                             StoredQuota: JSON
 
 No password is stored, and none can be computed from a credential, except by guessing. A program
 that reads a credential can still pretend to be the broker: the data directory must be closed to
@@ -13,6 +15,7 @@ This module must not know how a credential is made or checked (kbroker/security/
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from hashlib import blake2b
@@ -131,3 +134,37 @@ class AclKey:
 
     def decode_value(self, value: bytes) -> StoredAcl:
         return StoredAcl.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuota(JsonValue):
+    """The quotas of an entity.
+
+    - `entity`: names by type (`user`, `client-id`, `ip`); null: the default
+    - `values`: numbers by Kafka's keys, such as `producer_byte_rate`
+    """
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaKey:
+    quota_id: UUID
+    namespace: ClassVar[bytes] = b"quota/"
+
+    @classmethod
+    def of(cls, entity: Mapping[str, str | None]) -> Self:
+        """Names may be longer than a key."""
+        names = dump_json(dict(sorted(entity.items())))
+        return cls(UUID(bytes=blake2b(names, digest_size=16).digest()))
+
+    def encode(self) -> bytes:
+        return self.namespace + self.quota_id.bytes
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(UUID(bytes=body))
+
+    def decode_value(self, value: bytes) -> StoredQuota:
+        return StoredQuota.decode(value)

@@ -26,6 +26,7 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     aborted/       topic id (16), partition (4), offset (8)          transactions.AbortedTransaction
     scram/         mechanism (1), user name                          ScramCredential: JSON
     acl/           id (16)                                           StoredAcl: JSON
+    quota/         id (16)                                           StoredQuota: JSON
 
 The JSON values are defined in state_values.py, and can be imported from here too; those of users
 are in security_values.py. Later formats may
@@ -53,7 +54,7 @@ from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
 from kbroker.formats.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
-from kbroker.formats.security_values import AclKey, ScramKey, ScramSecret
+from kbroker.formats.security_values import AclKey, QuotaKey, ScramKey, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
     SHARE_GROUP_VALUES,
@@ -432,6 +433,7 @@ StateKey: TypeAlias = (
     | AbortedKey
     | ScramKey
     | AclKey
+    | QuotaKey
 )
 StateValue: TypeAlias = (
     JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey | AbortedTransaction

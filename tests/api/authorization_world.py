@@ -346,6 +346,13 @@ FIELDS: Mapping[str, Callable[[Names], Sequence[Values]]] = {
     "describe_acls": lambda n: [_acl_filter()],
     "create_acls": lambda n: [{"creations": [_acl()]}],
     "delete_acls": lambda n: [{"filters": [_acl_filter()]}],
+    "describe_client_quotas": lambda n: [{"components": (), "strict": False}],
+    "alter_client_quotas": lambda n: [
+        {
+            "entries": [{"entity": [{"entity_type": "user", "entity_name": "alice"}], "ops": ()}],
+            "validate_only": True,
+        }
+    ],
     "describe_user_scram_credentials": lambda n: [{"users": None}],
     "alter_user_scram_credentials": lambda n: [
         {"deletions": [{"name": "alice", "mechanism": 1}], "upsertions": ()}

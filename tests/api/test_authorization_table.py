@@ -52,6 +52,8 @@ REFUSED = {
     "describe_acls": {CLUSTER},
     "create_acls": {CLUSTER},
     "delete_acls": {CLUSTER},
+    "describe_client_quotas": {CLUSTER},
+    "alter_client_quotas": {CLUSTER},
     "describe_user_scram_credentials": {CLUSTER},
     "alter_user_scram_credentials": {CLUSTER},
     "describe_configs": {TOPIC, CLUSTER, GROUP},

@@ -31,11 +31,13 @@ from kbroker.formats.parked_records import (
 )
 from kbroker.formats.security_values import (
     AclKey,
+    QuotaKey,
     ScramCredential,
     ScramKey,
     ScramMechanism,
     ScramSecret,
     StoredAcl,
+    StoredQuota,
 )
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
@@ -140,11 +142,19 @@ KEYS_AND_BYTES = [
     ),
     (AbortedKey(TOPIC, 3, 258), b"aborted/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
     (AclKey(TOPIC), b"acl/" + TOPIC.bytes),
+    (QuotaKey(TOPIC), b"quota/" + TOPIC.bytes),
 ]
 
 ACL = StoredAcl(2, 3, "orders", "User:grün", "*", 4, 3)
 
+QUOTA = StoredQuota({"user": "grün", "client-id": None}, {"producer_byte_rate": 1000.0})
+
 VALUES = [
+    (
+        QuotaKey.of(QUOTA.entity),
+        QUOTA,
+        '{"entity":{"client-id":null,"user":"grün"},"values":{"producer_byte_rate":1000.0}}'.encode(),
+    ),
     (
         AclKey.of(ACL),
         ACL,
@@ -320,6 +330,12 @@ def test_the_id_of_an_acl_is_a_hash_of_its_value() -> None:
     assert AclKey.of(ACL) == AclKey.of(replace(ACL))
     assert AclKey.of(ACL).acl_id == UUID(bytes=blake2b(ACL.encode(), digest_size=16).digest())
     assert AclKey.of(ACL) != AclKey.of(replace(ACL, host="10.0.0.1"))
+
+
+def test_the_id_of_a_quota_is_a_hash_of_its_entity() -> None:
+    digest = blake2b('{"client-id":null,"user":"grün"}'.encode(), digest_size=16).digest()
+    assert QuotaKey.of({"user": "grün", "client-id": None}).quota_id == UUID(bytes=digest)
+    assert QuotaKey.of({"user": "grün"}) != QuotaKey.of({"user": "grün", "client-id": None})
 
 
 def test_every_namespace_is_in_the_table_at_the_head() -> None:

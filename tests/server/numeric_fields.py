@@ -320,6 +320,19 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "api_versions": lambda w: {"client_software_name": "x", "client_software_version": "1"},
     "sasl_handshake": lambda w: {"mechanism": "PLAIN"},
     "sasl_authenticate": lambda w: {"auth_bytes": b""},
+    "describe_client_quotas": lambda w: {
+        "components": [{"entity_type": "user", "match_type": 0, "match": "none"}],
+        "strict": False,
+    },
+    "alter_client_quotas": lambda w: {
+        "entries": [
+            {
+                "entity": [{"entity_type": "user", "entity_name": "none"}],
+                "ops": [{"key": "request_percentage", "value": 50.0, "remove": False}],
+            }
+        ],
+        "validate_only": False,
+    },
     "describe_user_scram_credentials": lambda w: {"users": [{"name": "none"}]},
     "alter_user_scram_credentials": lambda w: {
         "deletions": [{"name": "none", "mechanism": 1}],

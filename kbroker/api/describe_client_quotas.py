@@ -1,0 +1,49 @@
+"""DescribeClientQuotas (48), v0-1: the quotas of the entities that a filter selects, sorted.
+
+A refused filter is refused as a whole: an unknown type of entity is UNSUPPORTED_VERSION (35), any
+other fault INVALID_REQUEST (42), with Kafka's messages and without a list of entries. Needs
+DESCRIBE_CONFIGS on the cluster.
+"""
+
+from __future__ import annotations
+
+from kbroker.api.authorization import check_cluster
+from kbroker.api.request import Message, Request
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Operation
+from kbroker.security.quotas import BadQuota, Component, EntityFilter, UnsupportedEntityType
+
+
+def handle(request: Request) -> Message:
+    try:
+        check_cluster(request, Operation.DESCRIBE_CONFIGS)
+        wanted = _filter(request)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message, "entries": None}
+    found = sorted(
+        request.broker.quotas.selected(wanted),
+        key=lambda each: [(kind, name is not None, name or "") for kind, name in each[0]],
+    )
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "entries": [
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+                "values": [{"key": key, "value": float(value)} for key, value in sorted(values.items())],
+            }
+            for entity, values in found
+        ],
+    }
+
+
+def _filter(request: Request) -> EntityFilter:
+    """Raises KafkaError."""
+    body = request.body
+    components = [Component(each.entity_type, each.match_type, each.match) for each in body.components]
+    try:
+        return EntityFilter(components, strict=body.strict)
+    except UnsupportedEntityType as error:
+        raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
+    except BadQuota as error:
+        raise KafkaError(ErrorCode.invalid_request, str(error)) from error
