@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kbroker.api.request import Raw, Request
+from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.logs.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
 from kbroker.broker.logs.partition import Partition
@@ -43,13 +44,21 @@ async def handle(request: Request) -> Raw:
         session, wanted = _wanted(request)
     except KafkaError as error:
         return Raw(fetch_response(request.version, error.code, 0, ()), (error.code,))
+    metering = request.connection.metering
+    room_bytes = None if metering is None else metering.room_bytes(now_ms())
+    if room_bytes == 0:
+        return _without_records(request, session)
     rights = request.connection.rights
     fetch = _Fetch(request, wanted, () if rights is None else _denied(request, rights, wanted))
+    if room_bytes is not None:
+        fetch.limit_to(room_bytes)
     if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
         return _refused(request, ErrorCode.unknown_server_error)
     if not await fetch.look(is_last=False) and (wait_ms := milliseconds(request.body.max_wait)) > 0:
         await request.connection.wait_for(fetch, wait_ms, request.broker.metrics.fetch)
     rows = fetch.rows
+    if metering is not None:
+        metering.fetched(_size(rows), now_ms())
     errors = fetch.count(rows)
     if session is None:
         return Raw(fetch_response(request.version, 0, 0, _by_topic(rows)), errors)
@@ -80,6 +89,23 @@ def _denied(request: Request, rights: Rights, wanted: Sequence[FetchPartition]) 
         if not rights.allows(Operation.READ, ResourceType.TOPIC, name):
             denied.add(key)
     return denied
+
+
+def _size(rows: FetchRows) -> int:
+    """The bytes of all records."""
+    return sum(len(view) for _, row in rows for view in row.records)
+
+
+def _without_records(request: Request, session: FetchSession | None) -> Raw:
+    """The answer to a client that must wait: no rows at all. As in Kafka a session continues, and a
+    new one does not begin."""
+    session_id = 0
+    if session is not None:
+        if request.body.session_epoch > 0:
+            session_id = session.session_id
+        else:
+            request.broker.fetch_sessions.forget(session)
+    return Raw(fetch_response(request.version, 0, session_id, ()), ())
 
 
 def _refused(request: Request, code: ErrorCode) -> Raw:
@@ -156,6 +182,11 @@ class _Fetch:
         self.rows: FetchRows = []
         self.has_paused = False
         """Whether a read had to wait for a thread, so that the rows before it may be outdated."""
+
+    def limit_to(self, most_bytes: int) -> None:
+        """Return no more, apart from the first batch."""
+        self._max_bytes = min(self._max_bytes, most_bytes)
+        self._min_bytes = min(self._min_bytes, most_bytes)
 
     def finds_any(self) -> bool:
         return any(

@@ -30,6 +30,7 @@ from kbroker.api.share_acknowledge import (
     has_batches,
     listed_partitions,
 )
+from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.fetching import ShareFetch, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
@@ -68,12 +69,17 @@ async def handle(request: Request) -> Raw:
             limits = _limits(request)
         except KafkaError as error:  # Not earlier: session and client both count this request.
             return _refusal(request, error)
+        metering = request.connection.metering
+        if metering is not None:
+            limits = _with_room(limits, metering.room_bytes(now_ms()))
         if limits.max_records > 0 and limits.max_bytes != 0:
             rights = request.connection.rights
             denied = [] if rights is None else _denied(request, rights, plan)
             readable = plan if not denied else _without(plan, denied)
             fetch = ShareFetch(request.broker.share_fetches, request.connection, readable, limits)
             found = await fetch.run() if readable.places else {}
+            if metering is not None:
+                metering.fetched(_size(found), now_ms())
             for partition in denied:
                 found[partition] = ShareFetchRow(partition.partition, _TOPIC_REFUSED)
             rows = _due_rows(plan, found)
@@ -82,6 +88,18 @@ async def handle(request: Request) -> Raw:
             request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request)
         )
     return Raw(_answer(request, rows, results), _errors(rows))
+
+
+def _with_room(limits: ShareLimits, room_bytes: int) -> ShareLimits:
+    """No room: nothing may be acquired, since the client must wait and could not acknowledge it."""
+    return limits._replace(
+        max_bytes=min(limits.max_bytes, room_bytes), min_bytes=min(limits.min_bytes, room_bytes)
+    )
+
+
+def _size(rows: Mapping[TopicPartition, ShareFetchRow]) -> int:
+    """The bytes of all records."""
+    return sum(len(view) for row in rows.values() for view in row.records)
 
 
 def _denied(request: Request, rights: Rights, plan: FetchPlan) -> list[TopicPartition]:

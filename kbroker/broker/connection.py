@@ -16,6 +16,7 @@ from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.security.log_in import LogIn
 from kbroker.metrics import WaitMetrics
+from kbroker.security.metering import Metering
 from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.security.rights import Rights
 from kbroker.settings.listeners import Listener
@@ -64,6 +65,7 @@ class Connection:
         "id",
         "listener",
         "log_in",
+        "metering",
         "principal",
         "rights",
     )
@@ -80,6 +82,8 @@ class Connection:
         self.has_hung_up = False
         self.rights: Rights | None = None
         """None: there is no authorizer, and the client may do everything."""
+        self.metering: Metering | None = None
+        """Of the request that is handled now. None: no quotas are set."""
         self._deadlines = deadlines
         self._parked: Waiter | None = None
         self._until = math.inf

@@ -14,7 +14,7 @@ import datetime
 import io
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
@@ -218,6 +218,13 @@ def build(schema: Any, message: Any) -> Any:
     return schema(**values)
 
 
+def with_throttle_time(entity: Any, throttle_ms: int) -> Any:
+    """A response with its throttle time; itself if its schema has no such field."""
+    if "throttle_time" not in entity.__dataclass_fields__:
+        return entity
+    return replace(entity, throttle_time=_timedelta(throttle_ms))
+
+
 def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int:
     """A value that kio decodes as a timedelta, as the integer on the wire."""
     return value // _MILLISECOND
@@ -226,5 +233,5 @@ def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int
 __all__ = [
     "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode",
     "encode_response", "i32", "i64", "milliseconds", "read_request", "read_request_head", "request_schema",
-    "response_header", "response_schema",
+    "response_header", "response_schema", "with_throttle_time",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ PRODUCE_TOPIC_IDS = 13
 FETCH_FLEXIBLE = 12
 FETCH_TOPIC_IDS = 13
 
+_PRODUCE_KEY = 0
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _PRODUCE_ROW = struct.Struct(">ihqqq")
@@ -183,6 +184,19 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
     return (
         packed + uvarint(len(row.record_errors) + 1) + errors + _compact_string(row.error_message) + b"\x00"
     )
+
+
+def with_throttle_time(
+    api_key: int, version: int, buffers: Sequence[Buffer], throttle_ms: int
+) -> Sequence[Buffer]:
+    """A response that is packed by hand, with its throttle time. They are packed without one, since
+    nearly all have none. All begin with it, except that Produce ends with it."""
+    packed = _I32.pack(throttle_ms)
+    if api_key != _PRODUCE_KEY:
+        return (packed, memoryview(buffers[0])[4:], *buffers[1:])
+    *before, last = buffers
+    end = len(last) - (1 if version >= PRODUCE_FLEXIBLE else 0)
+    return (*before, memoryview(last)[: end - 4], packed, memoryview(last)[end:])
 
 
 def fetch_response(

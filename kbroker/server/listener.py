@@ -153,6 +153,9 @@ class Server:
         if len(self._open) >= self._max_connections:
             return f"max.connections={self._max_connections} are open"
         config = self._broker.config
+        if self._broker.quotas.limit_addresses and not self._broker.quotas.admits(host):
+            self._metrics.quotas.refused += 1
+            return "it opens them faster than its quota allows (connection_creation_rate)"
         most: int = config["max.connections.per.ip"]
         overrides: tuple[str, ...] = config["max.connections.per.ip.overrides"]
         if overrides:
@@ -239,6 +242,7 @@ class Server:
         self._accepting.cancel()
         self._broker.start_closing()
         for peer in list(self._open.values()):
+            peer.end_mute()
             if not peer.busy and not peer.has_unread_bytes():
                 peer.shut_down(socket.SHUT_RD)
         with trio.move_on_after(grace_s):

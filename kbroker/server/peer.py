@@ -27,15 +27,26 @@ from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as_request
 from kbroker.broker.broker import Broker
+from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.connection import Connection
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Buffer
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
-from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
+from kbroker.protocol.messages import (
+    build_response,
+    encode,
+    read_request,
+    read_request_head,
+    response_header,
+    with_throttle_time,
+)
+from kbroker.protocol.responses import with_throttle_time as throttled_body
+from kbroker.security.metering import Metering
 from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.server.intake import Intake
+from kbroker.server.muting import PRODUCE_KEY, UNMETERED, Mute, before_locks_end, timed
 from kbroker.server.tls_socket import TlsSocket
 from kbroker.server.transport import Transport
 from kbroker.settings.listeners import Listener
@@ -56,7 +67,7 @@ class _Response:
     """A response in progress: its head is known at once, its body perhaps only after a commit.
     `began`: when the frame of its request was cut."""
 
-    __slots__ = ("answer", "api_key", "began", "correlation_id", "metrics", "version")
+    __slots__ = ("answer", "api_key", "began", "correlation_id", "metrics", "throttle_ms", "version")
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class _Response:
         self.version = version
         self.correlation_id = correlation_id
         self.answer = answer
+        self.throttle_ms = 0
 
     def buffers(self, answer: Raw | Message | None) -> Sequence[Buffer]:
         """The whole response with `answer` as its body; nothing if that is None."""
@@ -81,8 +93,12 @@ class _Response:
             return ()
         if type(answer) is Raw:
             body, errors = answer
+            if self.throttle_ms and self.api_key != API_VERSIONS_KEY:
+                body = throttled_body(self.api_key, self.version, body, self.throttle_ms)
         else:
             entity = build_response(self.api_key, self.version, answer)
+            if self.throttle_ms:
+                entity = with_throttle_time(entity, self.throttle_ms)
             body, errors = (encode(entity),), error_codes(entity)
         if errors:
             self.metrics.failed(errors)
@@ -95,7 +111,10 @@ class _Response:
 class Peer(Transport):
     """One client connection. `reserved_bytes` belong to Intake."""
 
-    __slots__ = ("_broker", "_frames", "_intake", "busy", "connection", "reserved_bytes", "was_active")
+    __slots__ = (
+        "_broker", "_frames", "_intake", "_mute", "_quotas", "busy", "connection", "reserved_bytes",
+        "was_active",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -109,6 +128,8 @@ class Peer(Transport):
         super().__init__(sock, f"{host} (connection {connection_id})", broker.metrics)
         self._intake = intake
         self._broker = broker
+        self._quotas = broker.quotas
+        self._mute: Mute | None = None
         self.connection = Connection(connection_id, host, broker.deadlines, listener)
         self.act_as(ANONYMOUS)
         self._frames = FrameReader(intake.max_frame_bytes)
@@ -144,6 +165,9 @@ class Peer(Transport):
 
     async def _handle_burst(self, data: memoryview) -> None:
         """Answer every whole frame of `data`, in order."""
+        if self._quotas.are_set:
+            await self._handle_metered(_owned(self._frames.feed(data)))
+            return
         ready: deque[_Response] = deque()
         frames: Iterator[bytes | memoryview] = self._frames.feed(data)
         is_owned = False
@@ -167,6 +191,64 @@ class Peer(Transport):
             await self._send(ready)  # The requests before the bad one are answered.
             raise
         await self._send(ready)
+
+    async def _handle_metered(self, frames: Iterator[bytes | memoryview]) -> None:
+        """The same for a broker with quotas. A client that has exceeded one gets its answer, and
+        nothing more of what it has sent is looked at before its time is over."""
+        ready: deque[_Response] = deque()
+        connection = self.connection
+        turn_ends = perf_counter() + _TURN_S
+        try:
+            for frame in frames:
+                response, waiting = self._dispatch(frame)
+                client_id = read_request_head(frame).client_id
+                metering = connection.metering = self._quotas.metering(connection.principal, client_id)
+                metering.busy_s = perf_counter() - response.began
+                if waiting is not None:
+                    response.answer = await timed(self._send_then(ready, waiting), metering)
+                ready.append(response)
+                response.throttle_ms = wait_ms = self._metered(metering, response.api_key, len(frame))
+                if wait_ms or response.began > turn_ends:
+                    await timed(self._send(ready), metering)
+                    metering.worked_after(now_ms())
+                    await self._be_muted(wait_ms)
+                    turn_ends = perf_counter() + _TURN_S
+        except (BadFrame, CloseConnection):
+            await self._send(ready)
+            raise
+        finally:
+            connection.metering = None
+        await self._send(ready)
+
+    def _metered(self, metering: Metering, api_key: int, frame_bytes: int) -> int:
+        """How long the client must wait after this request, in milliseconds."""
+        now = now_ms()
+        if api_key == PRODUCE_KEY:
+            metering.produced(frame_bytes, now)
+        if api_key not in UNMETERED:
+            metering.worked(now)
+        key, wait_ms = metering.longest_wait
+        if wait_ms:
+            first_lock_ms = self._broker.share_partitions.first_lock_ms(self.connection.id)
+            wait_ms = before_locks_end(wait_ms, first_lock_ms, now)
+            self._quotas.metrics.throttled(key, wait_ms)
+        return wait_ms
+
+    async def _be_muted(self, wait_ms: int) -> None:
+        """Nothing is read from the connection for this time, unless the client hangs up, or the
+        broker stops: then the requests that have arrived are answered without a wait."""
+        if self._intake.stopping or not wait_ms:
+            await trio.lowlevel.checkpoint()
+            return
+        self._mute = Mute(self.connection, self._quotas.metrics)
+        try:
+            await self._mute.wait(wait_ms)
+        finally:
+            self._mute = None
+
+    def end_mute(self) -> None:
+        if self._mute is not None:
+            self._mute.end()
 
     async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
         """Answers that are ready do not wait for a request that may be parked."""

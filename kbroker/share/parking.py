@@ -98,6 +98,21 @@ class Parking(ParkedSaving):
 
     # ---- time ------------------------------------------------------------------------------------
 
+    def first_lock_ms(self, member_id: str) -> float | None:
+        """When the first lock of the member ends; None: it holds none of these records."""
+        return (
+            min(
+                (
+                    entry.deadline_ms
+                    for entry in self.entries.values()
+                    if entry.code == Code.HELD and entry.member_id == member_id
+                ),
+                default=None,
+            )
+            if self.held
+            else None
+        )
+
     def _is_lock(self, deadline_ms: float, offset: int) -> bool:
         entry = self.entries.get(offset)
         return entry is not None and entry.code == Code.HELD and entry.deadline_ms == deadline_ms

@@ -274,6 +274,10 @@ class ShareSessions:
         self._evictions += len(closed)
         return closed
 
+    def of_connection(self, connection_id: Hashable) -> list[ShareSession]:
+        """The sessions that this connection created, and that have not ended."""
+        return list(self._by_connection.get(connection_id, {}).values())
+
     def get(self, group_id: str, member_id: str) -> ShareSession | None:
         """The member's session. A member that holds records has one, and they are released with
         it."""

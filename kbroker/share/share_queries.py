@@ -117,6 +117,21 @@ class SharePartitionQueries(SharePartitionWrites):
             return 0
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
+    def first_lock_ms(self, member_id: str) -> float | None:
+        """When the first lock ends under which the member holds a record; None: it holds none."""
+        window = self._window
+        lock_ms = next(
+            (
+                lock.deadline_ms
+                for lock in window.locks.by_deadline
+                if lock.member_id == member_id and any(window.held_runs(lock))
+            ),
+            None,
+        )
+        if self.parking is None or (parked_ms := self.parking.first_lock_ms(member_id)) is None:
+            return lock_ms
+        return parked_ms if lock_ms is None else min(lock_ms, parked_ms)
+
     def next_deadline_ms(self) -> float | None:
         """When to call expire() and end_waits() next; they may then find nothing to do. None: no
         lock is held and nothing waits."""

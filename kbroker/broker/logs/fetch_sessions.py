@@ -155,6 +155,10 @@ class FetchSessions:
         self._sessions.move_to_end(session_id)
         return session
 
+    def forget(self, session: FetchSession) -> None:
+        """End a session of which the client will not learn."""
+        self._sessions.pop(session.session_id, None)
+
     def _open(self, by_id: bool, wanted: list[FetchPartition]) -> FetchSession | None:
         if self._max_sessions <= 0:
             return None

@@ -12,6 +12,7 @@ here it stays until no member holds a record of it and everything is saved.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -405,6 +406,19 @@ class SharePartitions:
             if self.sessions.get(group_id, member_id) is not None
             else 0
         )
+
+    def first_lock_ms(self, connection_id: int) -> float:
+        """When the first lock ends under which a member with a session on this connection holds a
+        record. Infinite: they hold none."""
+        first_ms = math.inf
+        for session in self.sessions.of_connection(connection_id):
+            group_id, member_id = session.key
+            for partition in session.to_release:
+                loaded = self._loaded.get((group_id, partition))
+                if loaded is not None and loaded.engine is not None:
+                    lock_ms = loaded.engine.first_lock_ms(member_id)
+                    first_ms = first_ms if lock_ms is None else min(first_ms, lock_ms)
+        return first_ms
 
     # -- releasing
 
