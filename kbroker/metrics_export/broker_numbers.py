@@ -27,6 +27,7 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
     _add_requests(scrape, broker)
     _add_connections(scrape, broker)
     _add_log_ins(scrape, broker)
+    _add_quotas(scrape, broker)
     await scrape.pace.rest()
     await _add_topics(scrape, broker)
     _add_commits(scrape, "log", broker.log_commits)
@@ -116,6 +117,17 @@ def _add_log_ins(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_users", security.credentials.users)
     scrape.add("kbroker_password_checks", security.derivations.waiting)
     scrape.add("kbroker_password_checks_refused_total", security.derivations.refused)
+
+
+def _add_quotas(scrape: Scrape, broker: Broker) -> None:
+    counted, quotas = broker.metrics.quotas, broker.quotas.statistics()
+    scrape.add("kbroker_quotas", quotas.entities)
+    scrape.add("kbroker_quota_rates", quotas.rates)
+    for key, count in counted.requests.items():
+        scrape.add("kbroker_throttled_requests_total", count, {"quota": key})
+        scrape.add("kbroker_throttle_seconds_total", counted.wait_ms[key] / 1000, {"quota": key})
+    scrape.add("kbroker_muted_connections", counted.muted)
+    scrape.add("kbroker_connections_throttled_total", counted.refused)
 
 
 async def _add_topics(scrape: Scrape, broker: Broker) -> None:

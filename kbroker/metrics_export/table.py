@@ -79,7 +79,8 @@ REQUESTS = Section(
         ),
         counter(
             "connections_refused", "", "",
-            "Connections closed at once since max.connections were open.",
+            "Connections closed at once: max.connections or max.connections.per.ip are open, or the address "
+            "opens them faster than its quota allows.",
         ),
         gauge("acls", "", "", "ACLs that are stored."),
         counter(
@@ -128,6 +129,35 @@ LOG_INS = Section(
             "Passwords that are being checked or wait for that: two at a time, and at most 64 more.",
         ),
         counter("password_checks_refused", "", "", "Log-ins refused since too many passwords waited."),
+    ),
+)  # fmt: skip
+
+QUOTAS = Section(
+    "Quotas",
+    (
+        gauge("quotas", "", "", "Users, client ids and addresses with quotas."),
+        gauge(
+            "quota_rates", "", "",
+            "Users, client ids and pairs of them whose rate is measured: for each quota those that were "
+            "active lately.",
+        ),
+        counter(
+            "throttled_requests", "quota", "",
+            "Requests after which the client had to wait, by the quota that it had exceeded most.",
+        ),
+        counter(
+            "throttle_seconds", "quota",
+            "Produce, Fetch and Request throttle-time; RequestMetrics ThrottleTimeMs",
+            "For how long these clients had to wait, added up.",
+        ),
+        gauge(
+            "muted_connections", "", "Produce, Fetch and Request queue-size",
+            "Connections whose clients wait now.",
+        ),
+        counter(
+            "connections_throttled", "", "socket-server-metrics connection-accept-throttle-time",
+            "Connections refused since their address opens them faster than its quota allows.",
+        ),
     ),
 )  # fmt: skip
 
@@ -340,6 +370,7 @@ SECTIONS = (
     BROKER,
     REQUESTS,
     LOG_INS,
+    QUOTAS,
     TOPICS,
     STORES,
     CONSUMER_GROUPS,
@@ -359,7 +390,6 @@ LEFT_OUT: Mapping[str, str] = {
         "total has a meaning. "
         "Waiting requests are in `kbroker_requests_waiting`, the duration of commits is in "
         "`kbroker_commit_seconds`.",
-    "RequestMetrics ThrottleTimeMs": "There are no quotas.",
     "RequestMetrics MessageConversionsTimeMs, TemporaryMemoryBytes":
         "Batches are not converted. If a topic's compression.type asks for it, a thread compresses them "
         "again.",

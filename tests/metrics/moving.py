@@ -32,6 +32,7 @@ from tests.api.share_consumers import (
 )
 from tests.metrics.compaction_metrics import compaction
 from tests.metrics.queue_metrics import jobs_that_wait, parts_of_compressed_batches
+from tests.metrics.quota_metrics import quotas
 from tests.metrics.sasl_metrics import log_ins
 from tests.metrics.transaction_metrics import transactions
 from tests.metrics.world import World, blocked, refusing, total
@@ -329,6 +330,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     rights,
     administration,
     log_ins,
+    quotas,
     commits,
     ordinary_groups,
     transactions,
