@@ -63,10 +63,10 @@ COMMANDS: Mapping[str, Entry] = {
         "users.command:users", "Create, alter, delete and list users, who log in with a password."
     ),
     "acls": Entry("acls.command:acls", "List, add and remove the entries that say what users may do."),
-    "admin": Entry("admin:admin", "The admin endpoint of a broker (`kbroker start --admin`)."),
     "quotas": Entry(
         "quotas:quotas", "List, set and remove quotas: how much users, client ids and addresses may use."
     ),
+    "admin": Entry("admin:admin", "The admin endpoint of a broker (`kbroker start --admin`)."),
     "tls": Entry("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
