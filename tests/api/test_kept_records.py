@@ -51,14 +51,9 @@ BATCHES = 40
 
 
 @pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
+def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of a tenth of a second are parked, and work queues are checked when the test asks."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
-
-
-@pytest.fixture(autouse=True)
-def _checks_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's own check of work queues would come in between on a slow machine."""
     monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600)
 
 
