@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -158,6 +159,23 @@ def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
     assert "canary" not in broker.logs()
     files = [path for path in broker.data_dir.rglob("*") if path.is_file()]
     assert not any(b"canary" in path.read_bytes() for path in files)
+
+
+def test_a_dead_letter_is_redriven(secured: Secured) -> None:
+    for command in (
+        "queues create parcels",
+        "queues send parcels one",
+        "share-consume parcels --group parcels -n 1 --reject",
+    ):
+        code, _, errors = secured(command)
+        assert code == OK, f"{command}: {errors}"
+    deadline = time.monotonic() + 60
+    while not json.loads(secured("dead-letters list dlq.parcels --json")[1]):
+        assert time.monotonic() < deadline
+    for command in ("dead-letters show dlq.parcels 0:0", "dead-letters redrive dlq.parcels --name again"):
+        code, _, errors = secured(command)
+        assert code == OK, f"{command}: {errors}"
+    assert secured("share-consume parcels --group parcels -n 1")[1] == "one\n"
 
 
 def test_every_command_is_here() -> None:
