@@ -2,21 +2,23 @@
 
 A refused filter is refused as a whole: an unknown type of entity is UNSUPPORTED_VERSION (35), any
 other fault INVALID_REQUEST (42), with Kafka's messages and without a list of entries. Needs
-DESCRIBE_CONFIGS on the cluster.
+DESCRIBE_CONFIGS on the cluster (31, as in Kafka without a message).
 """
 
 from __future__ import annotations
 
-from kbroker.api.authorization import check_cluster
+from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.security.acls import Operation
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.quotas import BadQuota, Component, EntityFilter, UnsupportedEntityType
 
 
 def handle(request: Request) -> Message:
+    if not allows_on_cluster(request, Operation.DESCRIBE_CONFIGS):
+        code = refusal(ResourceType.CLUSTER).code
+        return {"error_code": code, "error_message": None, "entries": None}
     try:
-        check_cluster(request, Operation.DESCRIBE_CONFIGS)
         wanted = _filter(request)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "entries": None}

@@ -212,9 +212,7 @@ async def test_rights_on_the_cluster_are_needed(connect: Connect) -> None:
         world = World(client, MISSING)
         alice = world.client_of("alice")
         refused = await ask(alice)
-        assert (refused.error_code, refused.error_message, refused.entries) == (
-            31, "Cluster authorization failed.", None,
-        )  # fmt: skip
+        assert (refused.error_code, refused.error_message, refused.entries) == (31, None, None)
         results = await alter(alice, (ALICE, [op("producer_byte_rate", 1)]), ({}, []))
         assert [each[1:] for each in results] == [(31, "Cluster authorization failed.")] * 2
         await world.allow("alice", Operation.ALTER_CONFIGS, ResourceType.CLUSTER, "kafka-cluster")
