@@ -22,7 +22,9 @@ from kbroker.broker.persisters.local import LocalPersister
 from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
-from kbroker.server.admin_http import HttpRequest
+from kbroker.security.principals import ANONYMOUS
+from kbroker.server.admin_access import Caller
+from kbroker.server.admin_requests import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import ENGINES, Client
@@ -93,7 +95,9 @@ async def scraped(client: Client) -> Samples:
 
 
 async def in_flight(client: Client) -> dict[str, Any]:
-    answer = await AdminViews(client.broker)(HttpRequest(("v1", "share-groups", GROUP, "inflight"), {}, ""))
+    view = AdminViews(client.broker).views()["in_flight"]
+    request = HttpRequest(("v1", "share-groups", GROUP, "inflight"), {})
+    answer = await view(request, Caller(ANONYMOUS, is_known=False, rights=None), {"GROUP": GROUP})
     assert not isinstance(answer.body, bytes)
     document: dict[str, Any] = json.loads(b"".join([piece async for piece in answer.body]))
     return document
