@@ -41,11 +41,14 @@ def connect(
     context = client_context(s, certificate)
     if version is not None:
         context.minimum_version = context.maximum_version = version
+    connection = None
     try:
         connection = TlsConnection(s.place.ports[listener], context)
         software = {"client_software_name": "differential", "client_software_version": "1"}
         connection.call("api_versions", 3, **software)
     except BrokerUnreachable:
+        if connection is not None:  # With TLS 1.3 the refusal follows the handshake.
+            connection.close()
         s.note(name, "refused")
         return False
     s.note(name, "taken")
