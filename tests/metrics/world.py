@@ -65,7 +65,7 @@ class World:
     async def until(self, name: str, at_least: float = 1) -> None:
         """Wait until the sum over all labels of a metric is large enough; background work takes its
         time."""
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             while total(await self.scrape(), name) < at_least:  # noqa: ASYNC110 - a scrape is all there is to wait for
                 await trio.sleep(0.02)
 
