@@ -17,7 +17,8 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from http.client import RemoteDisconnected
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,14 +199,21 @@ class World:
     def metrics(self) -> dict[str, float]:
         """By name: sums over all labels. By `name{value}`: sums over the samples with this label
         value."""
-        with urllib.request.urlopen(f"http://{self._admin}/metrics") as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = list(text_string_to_metric_families(self._scraped()))
         found: Counter[str] = Counter()
         for sample in (sample for family in families for sample in family.samples):
             found[sample.name] += sample.value  # type: ignore[assignment]
             for value in set(sample.labels.values()):
                 found[f"{sample.name}{{{value}}}"] += sample.value  # type: ignore[assignment]
         return dict(found)
+
+    def _scraped(self) -> str:
+        """A broker whose clock is fast may give up an answer before it is sent."""
+        url = f"http://{self._admin}/metrics"
+        for _ in range(20):
+            with suppress(RemoteDisconnected), urllib.request.urlopen(url) as answer:
+                return str(answer.read().decode())
+        raise AssertionError(f"no answer from {url}")
 
     def cpu_s(self) -> float:
         """CPU time of the broker's process, all threads."""
