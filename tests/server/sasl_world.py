@@ -168,6 +168,16 @@ def plain_token(user: str, password: str) -> bytes:
     return f"\0{user}\0{password}".encode()
 
 
+def handshake_frame(mechanism: str = "PLAIN") -> bytes:
+    content = struct.pack(">hhih", 17, 1, 7, -1) + struct.pack(">h", len(mechanism)) + mechanism.encode()
+    return struct.pack(">i", len(content)) + content
+
+
+def authenticate_frame(token: bytes) -> bytes:
+    content = struct.pack(">hhih", 36, 1, 7, -1) + struct.pack(">i", len(token)) + token
+    return struct.pack(">i", len(content)) + content
+
+
 def is_closed(sock: socket.socket) -> bool:
     """Reads to the end of the stream."""
     try:

@@ -20,14 +20,14 @@ from kbroker.client.rpc import BrokerUnreachable, Connection
 from perf.measuring.processes import memory
 from tests.certificates import Authority
 from tests.security.test_mutations import mutated
-from tests.server.sasl_world import is_closed, plain_token
+from tests.server.sasl_world import authenticate_frame, handshake_frame, is_closed, plain_token
 
 PASSWORD = "canary-of-alice"
 MOST_GROWTH_MB = 48.0
 MOST_LINES = 200
 """Of the broker's log, however many attempts there are."""
 TOPICS = {"topics": None, "allow_auto_topic_creation": False}
-HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
+HANDSHAKE, API_VERSIONS, METADATA = 17, 18, 3
 
 
 class Target:
@@ -97,23 +97,15 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def a_string(text: bytes) -> bytes:
-    return struct.pack(">h", len(text)) + text
-
-
-def some_bytes(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
 CONVERSATIONS = [
     [frame(API_VERSIONS, 0, b"")],
-    [frame(HANDSHAKE, 1, a_string(b"PLAIN")), frame(AUTHENTICATE, 1, some_bytes(b"\0alice\0wrong"))],
+    [handshake_frame(), authenticate_frame(b"\0alice\0wrong")],
     [
-        frame(HANDSHAKE, 1, a_string(b"SCRAM-SHA-256")),
-        frame(AUTHENTICATE, 1, some_bytes(b"n,,n=alice,r=abcdef")),
-        frame(AUTHENTICATE, 1, some_bytes(b"c=biws,r=abcdef,p=" + b"A" * 43 + b"=")),
+        handshake_frame("SCRAM-SHA-256"),
+        authenticate_frame(b"n,,n=alice,r=abcdef"),
+        authenticate_frame(b"c=biws,r=abcdef,p=" + b"A" * 43 + b"="),
     ],
-    [frame(HANDSHAKE, 0, a_string(b"PLAIN")), some_bytes(b"\0alice\0wrong")],
+    [frame(HANDSHAKE, 0, b"\0\x05PLAIN"), b"\0\0\0\x0c\0alice\0wrong"],
     [frame(METADATA, 1, struct.pack(">i", -1))],
 ]
 
@@ -185,7 +177,7 @@ class Guesser:
 
     def _run(self, number: int) -> None:
         token = plain_token("alice" if number % 2 else "nobody", "wrong")
-        sent = frame(HANDSHAKE, 1, a_string(b"PLAIN")) + frame(AUTHENTICATE, 1, some_bytes(token))
+        sent = handshake_frame() + authenticate_frame(token)
         due_s = time.monotonic()
         while not self._stop.is_set():
             with suppress(OSError), self._target.socket(self._target.sasl) as sock:

@@ -23,6 +23,8 @@ from kbroker.security.scram import ScramClient
 from tests.server.sasl_world import (
     SETTINGS,
     SaslBroker,
+    authenticate_frame,
+    handshake_frame,
     is_closed,
     log_in,
     open_sasl_broker,
@@ -370,16 +372,6 @@ def test_a_waiting_request_does_not_keep_a_user_who_is_disconnected(sasl: SaslBr
 
 # -- clients that do harm
 # --------------------------------------------------------------------------------------------------
-
-
-def handshake_frame(mechanism: str = "PLAIN") -> bytes:
-    content = struct.pack(">hhih", 17, 1, 7, -1) + struct.pack(">h", len(mechanism)) + mechanism.encode()
-    return struct.pack(">i", len(content)) + content
-
-
-def authenticate_frame(token: bytes) -> bytes:
-    content = struct.pack(">hhih", 36, 1, 7, -1) + struct.pack(">i", len(token)) + token
-    return struct.pack(">i", len(content)) + content
 
 
 def test_one_byte_at_a_time(sasl: SaslBroker) -> None:

@@ -16,6 +16,8 @@ from kbroker.client.rpc import Connection
 from kbroker.security.sasl import MECHANISMS
 from tests.server.sasl_world import (
     SETTINGS,
+    authenticate_frame,
+    handshake_frame,
     log_in,
     open_sasl_broker,
     read_exactly,
@@ -27,16 +29,6 @@ TOPICS = {"topics": None, "allow_auto_topic_creation": False}
 
 def ask(connection: Connection) -> None:
     assert connection.call("metadata", 7, **TOPICS).brokers
-
-
-def handshake_frame(mechanism: str = "PLAIN") -> bytes:
-    content = struct.pack(">hhih", 17, 1, 7, -1) + struct.pack(">h", len(mechanism)) + mechanism.encode()
-    return struct.pack(">i", len(content)) + content
-
-
-def authenticate_frame(token: bytes) -> bytes:
-    content = struct.pack(">hhih", 36, 1, 7, -1) + struct.pack(">i", len(token)) + token
-    return struct.pack(">i", len(content)) + content
 
 
 def test_failures_are_answered_late_and_hold_up_nobody(tmp_path: Path) -> None:
