@@ -100,18 +100,9 @@ class Parking(ParkedSaving):
 
     def first_lock_ms(self, member_id: str) -> float | None:
         """When the first lock of the member ends; None: it holds none of these records."""
-        return (
-            min(
-                (
-                    entry.deadline_ms
-                    for entry in self.entries.values()
-                    if entry.code == Code.HELD and entry.member_id == member_id
-                ),
-                default=None,
-            )
-            if self.held
-            else None
-        )
+        locks = (lock for lock in self._locks if self._is_lock(*lock))
+        held = (ends_ms for ends_ms, offset in locks if self.entries[offset].member_id == member_id)
+        return min(held, default=None)
 
     def _is_lock(self, deadline_ms: float, offset: int) -> bool:
         entry = self.entries.get(offset)
