@@ -22,9 +22,8 @@ from kbroker.broker.security.service import Security
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.principals import user as principal_of
+from kbroker.security.sasl import DISCONNECT
 
-DISCONNECT: Final = 127
-"""Kafka answers 33 for it, as for any mechanism that it does not know."""
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
 
 

@@ -14,12 +14,10 @@ from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.security_values import ScramMechanism
+from kbroker.security.sasl import DISCONNECT
 from kbroker.security.scram import DIGESTS, salt_password
 
 SALT_BYTES: Final = 24
-_DISCONNECT: Final = 127
-"""kbroker's own mechanism: a deletion of it ends the connections of the user. No other broker knows
-it, and Kafka refuses it by name, so it needs no query of what the broker can do."""
 
 
 class ListedCredential(NamedTuple):
@@ -67,7 +65,7 @@ def disconnect(connection: Connection, user: str) -> bool:
     """End all connections of the user. False: there were none. If this connection is one of them,
     the broker ends it behind its answer. Raises KafkaError."""
     try:
-        _alter(connection, deletions=[{"name": user, "mechanism": _DISCONNECT}])
+        _alter(connection, deletions=[{"name": user, "mechanism": DISCONNECT}])
     except KafkaError as error:
         if error.code is ErrorCode.unsupported_sasl_mechanism:
             raise KafkaError(error.code, "only kbroker can end the connections of a user") from error

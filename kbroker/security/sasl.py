@@ -37,6 +37,9 @@ SCRAM: Final[Mapping[str, ScramMechanism]] = {
     "SCRAM-SHA-512": ScramMechanism.SHA_512,
 }
 MECHANISMS: Final = (PLAIN, *SCRAM)
+DISCONNECT: Final = 127
+"""A SCRAM mechanism of kbroker alone: its deletion ends the connections of the user. Kafka refuses
+it with 33 like any unknown one, so clients need no query of what the broker can do."""
 LATE_AUTHENTICATE: Final = "SaslAuthenticate request received after successful authentication"
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1000
 
