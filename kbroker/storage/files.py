@@ -81,7 +81,9 @@ class Files:
 
     def is_ours_alone(self, fd: int) -> bool:
         """Whether nobody else has the file open or mapped, in any process. False also where the
-        system cannot tell: only Linux has leases, and not on every file system."""
+        system cannot tell: only Linux has leases, and not on every file system.
+
+        For files without a name: to open one that is leased sends this process a SIGIO."""
         if not hasattr(fcntl, "F_SETLEASE"):
             return False
         try:
