@@ -47,7 +47,7 @@ _BACKOFF, _BACKOFF_MS = "log.cleaner.backoff.ms", 100
 _FIRST_LOOK_S = 15.5
 """The cleaner looks first when its default backoff is over."""
 _LOOK_S = 0.02
-_LONGEST_PASS_S = 180.0
+_LONGEST_PASS_S = 400.0
 _CHUNK_RECORDS = 1_000
 _FLUSH_S = 60.0
 
