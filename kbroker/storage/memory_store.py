@@ -18,7 +18,6 @@ from threading import Lock
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, scan_in_pieces
 from kbroker.storage.keyvalue.sorted_keys import SortedKeys
 from kbroker.storage.spi import (
-    ON_DISK,
     AddedRange,
     Change,
     LogBounds,
@@ -218,8 +217,7 @@ class MemoryStateStatistics:
 
 
 class MemoryStateStore(StateStore):
-    """A snapshot is a copy of the dict. Keys of ON_DISK are in memory like all others; in addition
-    they are kept sorted."""
+    """A snapshot is a copy. Keys of ON_DISK are in memory like all others."""
 
     may_block = False
     keeps_keys_on_disk = True
@@ -227,20 +225,21 @@ class MemoryStateStore(StateStore):
     write_beside_sync = True
 
     def __init__(
-        self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None
+        self, contents: dict[bytes, bytes], keys: SortedKeys | None = None, lock: Lock | None = None
     ) -> None:
-        """`lock` and `keys` (the keys of ON_DISK) are shared with other stores over the same
-        contents: a reader in another thread must not see half of a write."""
+        """All are shared with other stores over the same contents: a reader in another thread must
+        not see half of a write."""
         self._contents = contents
+        self._keys = SortedKeys(contents) if keys is None else keys
         self._lock = Lock() if lock is None else lock
-        self._keys = _on_disk(contents) if keys is None else keys
 
     def get(self, key: bytes) -> bytes | None:
         return self._contents.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._lock:
-            found = sorted(item for item in self._contents.items() if item[0].startswith(prefix))
+            keys = takewhile(lambda key: key.startswith(prefix), self._keys.since(prefix))
+            found = [(key, self._contents[key]) for key in keys]
         yield from found
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -254,13 +253,13 @@ class MemoryStateStore(StateStore):
     @contextmanager
     def snapshot(self) -> Iterator[MemoryStateStore]:
         with self._lock:
-            contents = dict(self._contents)
-        yield MemoryStateStore(contents)
+            contents, keys = dict(self._contents), self._keys.copy()
+        yield MemoryStateStore(contents, keys)
 
     def write(self, changes: Sequence[Change]) -> None:
         with self._lock:
             for key, value in changes:
-                if key.startswith(ON_DISK) and (key in self._contents) == (value is None):
+                if (key in self._contents) == (value is None):
                     self._keys.remove(key) if value is None else self._keys.add(key)
                 if value is None:
                     self._contents.pop(key, None)
@@ -280,15 +279,7 @@ class MemoryStateStore(StateStore):
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
-_all_states: dict[Path, tuple[dict[bytes, bytes], Lock, SortedKeys]] = {}
-
-
-def _on_disk(contents: dict[bytes, bytes]) -> SortedKeys:
-    keys = SortedKeys()
-    for key in contents:
-        if key.startswith(ON_DISK):
-            keys.add(key)
-    return keys
+_all_states: dict[Path, tuple[dict[bytes, bytes], SortedKeys, Lock]] = {}
 
 
 def _open_log(
@@ -302,7 +293,7 @@ def _open_state(
     directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0
 ) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
-    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock(), SortedKeys())))
+    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, SortedKeys(), Lock())))
 
 
 LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)

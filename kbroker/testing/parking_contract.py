@@ -341,9 +341,9 @@ class ParkingContract(PersisterAnswers):
     async def test_many_are_parked(self, asked: Asked, restarted: Restarted) -> None:
         """More records than a persister reads at once."""
         shelf = await begun(asked)
-        for first in range(100, 3100, 500):
-            changes = [park(parked(offset, offset * 7919 % 4001)) for offset in range(first, first + 500)]
-            assert await shelf.write(*changes, start=first + 500) is OK
+        for first in range(100, 2200, 700):
+            changes = [park(parked(offset, offset * 7919 % 4001)) for offset in range(first, first + 700)]
+            assert await shelf.write(*changes, start=first + 700) is OK
         await shelf.check(piece=1200)
         shelf.asked = await restarted()
         await shelf.check(piece=4000)

@@ -7,7 +7,7 @@ removed from the front again and again. Not thread-safe. This module must not kn
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _BLOCK_KEYS = 1000
 
@@ -15,9 +15,16 @@ _BLOCK_KEYS = 1000
 class SortedKeys:
     """A set of keys that can be iterated from any key on."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Iterable[bytes] = ()) -> None:
         self._blocks: list[list[bytes]] = []  # none of them is empty
         self._lasts: list[bytes] = []
+        for key in keys:
+            self.add(key)
+
+    def copy(self) -> SortedKeys:
+        copied = SortedKeys()
+        copied._blocks, copied._lasts = [block[:] for block in self._blocks], self._lasts[:]
+        return copied
 
     def add(self, key: bytes) -> None:
         """Add a key that is not in the set."""
