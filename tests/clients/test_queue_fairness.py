@@ -22,7 +22,7 @@ SHARE = 0.25
 """A worker's work may differ from the mean by this part."""
 LONGER = 1.25
 """The total time may be this multiple of the ideal."""
-ATTEMPTS = 3
+ATTEMPTS = 5
 PADDING = "x" * 900
 """A job of a kilobyte: otherwise the envelope of a batch with one record is most of the traffic."""
 
