@@ -105,15 +105,14 @@ def _size(rows: Mapping[TopicPartition, ShareFetchRow]) -> int:
 def _denied(request: Request, rights: Rights, plan: FetchPlan) -> list[TopicPartition]:
     """The partitions of the session that the client may not read. Unknown topics are not among
     them."""
-    allowed: dict[UUID, bool] = {}
     denied: list[TopicPartition] = []
+    last_id: UUID | None = None
+    is_allowed = True
     for place in plan.places:
         topic_id = place.partition.topic_id
-        is_allowed = allowed.get(topic_id)
-        if is_allowed is None:
-            topic = request.broker.topics.by_id(topic_id)
+        if topic_id is not last_id:
+            topic, last_id = request.broker.topics.by_id(topic_id), topic_id
             is_allowed = topic is None or rights.allows(Operation.READ, ResourceType.TOPIC, topic.name)
-            allowed[topic_id] = is_allowed
         if not is_allowed:
             denied.append(place.partition)
     return denied

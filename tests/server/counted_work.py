@@ -178,7 +178,7 @@ def _repeat(ask: Series, times: int) -> None:
 
 @contextmanager
 def counted_broker(
-    data_dir: Path, engine: str, durability: Durability
+    data_dir: Path, engine: str, durability: Durability, config: Mapping[str, str] | None = None
 ) -> Iterator[tuple[tuple[str, int], Counts]]:
     """A broker whose calls are counted, and its address."""
     counts = Counts()
@@ -205,7 +205,7 @@ def counted_broker(
         data_dir=data_dir,
         storage=engine,
         state_storage=engine,
-        config=BrokerConfig(_CONFIG),
+        config=BrokerConfig({**_CONFIG, **(config or {})}),
         listen=("127.0.0.1", 0),
         durability=durability,
         on_ready=on_ready,
