@@ -15,6 +15,7 @@
 #   make perf-quick  its main rows, under five minutes
 #   make perf-queues  work queues on every engine, kbroker alone: jobs one at a time, redelivery, jobs for later (PERF_ARGS)
 #   make perf-transactions  transactions beside Apache Kafka, share consumers beside a compaction, under twenty minutes (PERF_ARGS)
+#   make perf-security  connections with TLS beside Apache Kafka, ten minutes (PERF_ARGS)
 #   make perf-rivals  one-at-a-time queue work beside Redis Streams, RabbitMQ and NATS JetStream; root: installs them (RIVALS_ARGS)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -33,7 +34,7 @@ SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/power
 PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-api test-programs test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-parts perf-rivals lint docs clean recorder
+.PHONY: help demo test test-unit test-api test-programs test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -150,6 +151,9 @@ perf-queues: .venv-run/.perf
 
 perf-transactions: .venv-run/.perf
 	.venv-run/bin/python -m perf.transactions --json $(if $(strip $(PERF_ARGS)),build,perf/results)/transactions.json --html build/transactions.html $(PERF_ARGS)
+
+perf-security: .venv-run/.perf
+	.venv-run/bin/python -m perf.security --json $(if $(strip $(PERF_ARGS)),build,perf/results)/security.json --html build/security.html $(PERF_ARGS)
 
 .venv/.perf-parts: .venv/.ready
 	$(PY) -m pip install $(PIP_FLAGS) -e '.[test,perf]'

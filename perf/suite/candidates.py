@@ -24,6 +24,7 @@ from kbroker.client.rpc import Connection
 from perf.measuring.measured_broker import measured_broker
 from perf.suite import kafka_broker
 from perf.suite.results import CandidateFacts
+from perf.suite.tls import TlsListener, new_tls_listener
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Candidate:
     """A broker, and the data for its use.
 
     `filled`: topics that rows have filled and keep. `idle_mb`: its anonymous memory after the
-    start, before any work.
+    start, before any work. `tls`: its second listener, in a suite that has one.
     """
 
     kind: Kind
@@ -91,6 +92,7 @@ class Candidate:
     topic_config: Mapping[str, str] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
     idle_mb: float = 0.0
+    tls: TlsListener | None = None
 
     @property
     def key(self) -> str:
@@ -178,10 +180,11 @@ class Candidate:
         return _candidate(self.kind, _broker(self.kind, home, config))
 
 
-def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
+def make_candidates(keys: Sequence[str], home: Path, *, with_tls: bool = False) -> list[Candidate]:
     """The candidates in the order of `keys`, not started. Unavailable ones (`why_missing`) are left
     out."""
     brokers: dict[str, Broker] = {}
+    listeners: dict[str, TlsListener] = {}
     filled: dict[str, set[str]] = {}
     candidates = []
     for key in keys:
@@ -190,8 +193,11 @@ def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
             continue
         process = kind.family if kind.family == "kafka" else kind.key
         if process not in brokers:
-            brokers[process] = _broker(kind, home / process, None)
+            if with_tls:
+                listeners[process] = new_tls_listener(home / f"{process}-certificates")
+            brokers[process] = _broker(kind, home / process, None, listeners.get(process))
         candidate = _candidate(kind, brokers[process])
+        candidate.tls = listeners.get(process)
         candidate.filled = filled.setdefault(process, candidate.filled)
         candidates.append(candidate)
     return candidates
@@ -221,10 +227,14 @@ def _candidate(kind: Kind, broker: Broker) -> Candidate:
     return Candidate(kind, broker, _SYNC_EACH_BATCH if kind.key == "kafka-sync" else {})
 
 
-def _broker(kind: Kind, home: Path, config: Mapping[str, str] | None) -> Broker:
+def _broker(
+    kind: Kind, home: Path, config: Mapping[str, str] | None, tls: TlsListener | None = None
+) -> Broker:
     config = {**_LARGE_GROUPS, **(config or {})}
     if kind.family == "kafka":
-        return kafka_broker.KafkaBroker(home, config)
+        return kafka_broker.KafkaBroker(home, config, tls)
     broker = measured_broker(home, kind.engine, kind.durability)
     broker.config.update(config)
+    if tls is not None:
+        broker.config.update(tls.broker_config(broker.port))
     return broker

@@ -35,7 +35,8 @@ _PAPER_WIDTH = 200
 
 
 class Suite(NamedTuple):
-    """The rows, candidates and goals of a command. `about`: the text of its --help."""
+    """The rows, candidates and goals of a command. `about`: the text of its --help. `with_tls`: its
+    brokers have a second listener with TLS."""
 
     about: str
     rows: Callable[[], list[Row]]
@@ -44,6 +45,7 @@ class Suite(NamedTuple):
     goals: Callable[[], Iterable[Goal]]
     full: Settings
     quick: Settings
+    with_tls: bool = False
 
 
 SUITE = Suite(
@@ -141,7 +143,7 @@ def _run(suite: Suite, choice: _Choice) -> None:
     with tempfile.TemporaryDirectory(
         prefix="kbroker-perf-", dir=choice.home, ignore_cleanup_errors=True
     ) as directory:
-        runner = Runner(keys, wanted, settings, Path(directory), console)
+        runner = Runner(keys, wanted, settings, Path(directory), console, with_tls=suite.with_tls)
         runner.run()
     finish(runner.results, console, choice.json_file, choice.html_file, suite.goals)
 

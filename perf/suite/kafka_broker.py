@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from kbroker.client.broker_process import free_port
+from perf.suite.tls import TlsListener
 from tests.differential.apache_kafka import CLUSTER_ID, LIBS, KafkaFailed, class_path
 
 HEAP = ("-Xmx1G", "-Xms1G")
@@ -48,8 +49,10 @@ def why_missing() -> str | None:
 class KafkaBroker:
     """One broker, over all its starts. `home` holds its log, settings and data."""
 
-    def __init__(self, home: Path, config: Mapping[str, str] | None = None) -> None:
-        self._home, self._config = home, dict(config or {})
+    def __init__(
+        self, home: Path, config: Mapping[str, str] | None = None, tls: TlsListener | None = None
+    ) -> None:
+        self._home, self._config, self._tls = home, dict(config or {}), tls
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_formatted = False
@@ -155,5 +158,6 @@ class KafkaBroker:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "log.segment.delete.delay.ms": "1000",
+            **(self._tls.kafka_config(self._port, controller) if self._tls else {}),
             **self._config,
         }

@@ -62,15 +62,18 @@ class Runner:
     time."""
 
     def __init__(
-        self, keys: Sequence[str], rows: Sequence[Row], settings: Settings, home: Path, console: Console
+        self,
+        keys: Sequence[str],
+        rows: Sequence[Row],
+        settings: Settings,
+        home: Path,
+        console: Console,
+        *,
+        with_tls: bool = False,
     ) -> None:
-        self._keys, self._rows, self._settings, self._home, self._console = (
-            keys,
-            rows,
-            settings,
-            home,
-            console,
-        )
+        """`with_tls`: each broker has a second listener with TLS."""
+        self._keys, self._rows, self._settings, self._home = keys, rows, settings, home
+        self._console, self._with_tls = console, with_tls
         self._began = time.monotonic()
         self._candidates: list[Candidate] = []
         mode = "quick" if settings.quick else "full"
@@ -125,7 +128,7 @@ class Runner:
         for key in self._keys:
             kind = known.KINDS[key]
             self.results.candidates.append(known.facts(kind, known.why_missing(kind)))
-        self._candidates = known.make_candidates(self._keys, self._home)
+        self._candidates = known.make_candidates(self._keys, self._home, with_tls=self._with_tls)
         try:
             for candidate in list(self._candidates):
                 self._start(candidate)
