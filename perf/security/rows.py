@@ -26,9 +26,7 @@ def _produce(**settings: Any) -> RowFunction:  # noqa: ANN401
         tls, topic = _tls(run), run.new_topic(partitions=6)
         plan = run.plan()
         return run.readings(
-            produce(
-                plan, tls.bootstrap, topic, record_bytes=1000, settings=tls.client_settings(), **settings
-            )
+            produce(plan, tls.bootstrap, topic, record_bytes=1000, settings=tls.client_settings(), **settings)
         )
 
     return measured
