@@ -1,5 +1,5 @@
-"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function
-(without its decorators)."""
+"""Size limits for every Python and C file of the repository: 600 lines a file, and in Python 60 lines
+a function (without its decorators)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,34 @@ MAX_FUNCTION_LINES = 60
 OUTSIDE = {"build", "dist"}
 
 
-def python_files() -> list[Path]:
+def files(*endings: str) -> list[Path]:
     return sorted(
         path
         for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
+        for ending in endings
+        for path in (ROOT / folder).rglob(f"*{ending}")
         if not OUTSIDE.intersection(path.relative_to(ROOT).parts)
     )
+
+
+def python_files() -> list[Path]:
+    return files(".py")
+
+
+def c_files() -> list[Path]:
+    return files(".c", ".h")
 
 
 def test_the_walk_sees_the_code() -> None:
     assert ROOT / "kbroker" / "errors.py" in python_files()
     assert Path(__file__) in python_files()
+    assert ROOT / "tests" / "powercut" / "recorder" / "recorder.h" in c_files()
 
 
 def test_files_are_short() -> None:
-    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in python_files()}
+    sizes = {
+        path.relative_to(ROOT): len(path.read_text().splitlines()) for path in [*python_files(), *c_files()]
+    }
     assert {path: lines for path, lines in sizes.items() if lines > MAX_FILE_LINES} == {}
 
 

@@ -3,9 +3,9 @@ each call has been tried.
 
 A round has its own topic, group and dead letter queue, which the broker creates on demand. Some
 records are rejected and one is released until its delivery limit. Meanwhile the broker gets kill -9
-(tests/powercut/recorder.c) before its n-th call that changes a file. In every other round it gets a
-second one while it starts or makes up for the first. Afterwards each of the records must be in the
-queue once, with its value, and the group must be past them.
+(tests/powercut/recorder/faults.c) before its n-th call that changes a file. In every other round it
+gets a second one while it starts or makes up for the first. Afterwards each of the records must be
+in the queue once, with its value, and the group must be past them.
 
 The calls are counted from the consumer's first request. They are all calls of the flow: the write
 that makes records ARCHIVING, with the cursor; its sync; creating the topic; appending the dead

@@ -1,6 +1,6 @@
 """The recorder's log: how to start a process under it, read its records, and add marks and faults.
 
-The format is drawn at the head of recorder.c. A mark is a record that another process, or the
+The format is drawn at the head of recorder/log.c. A mark is a record that another process, or the
 recorded one, appends among the recorder's own. A mark made after a response follows everything that
 was done before that response.
 """
