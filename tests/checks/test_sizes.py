@@ -1,5 +1,5 @@
-"""Size limits for every Python and C file of the repository: 600 lines a file, and in Python 60 lines
-a function (without its decorators)."""
+"""Size limits for every Python and C file of the repository: 600 lines a file, and in Python 60
+lines a function (without its decorators)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, LAUNCHER, SETTINGS,
 from tests.crash.tally import Progress, silent
 from tests.crash.transaction_rounds import TransactionTorment
 from tests.crash.worker import GROUP, History
+from tests.powercut import recorded
+from tests.powercut.recording import Recording
 
 MODULE = "tests.crash.compaction_worker"
 CLIENTS = ("write", "read", "consume")
@@ -179,12 +181,14 @@ def broker_of(
     durability: str = "disk",
     fault: str = "",
     notes: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    recording: Recording | None = None,
 ) -> RunningBroker:
     """`fault`: one of broken_compaction. `notes`: if not those of `home`."""
     command = [*LAUNCHER, *([fault] if fault else []), pass_notes.ARGUMENT, str(notes or notes_of(home))]
     stores = {"storage": engine, "state_storage": state_storage}
-    return RunningBroker(home, **stores, config=CONFIG, command=command, durability=durability, env=env)
+    return recorded.broker_of(
+        home, recording, **stores, config=CONFIG, command=command, durability=durability
+    )
 
 
 def run(

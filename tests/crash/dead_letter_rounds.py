@@ -33,6 +33,7 @@ from kbroker.share.dead_letter import Origin, origin_of
 from kbroker.share_state.loading import load
 from kbroker.storage.spi import StateReader
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
+from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import Faults, Recording
 
 REJECTED, EXHAUSTED, RECORDS = {1, 4}, {2}, 6
@@ -284,7 +285,7 @@ def rounds_on(home: Path, engine: str, seed: int) -> Iterator[Rounds]:
     (home / "data").mkdir()
     faults = Faults(home / "faults")
     recording = Recording(home / "data", home / "record.log", faults=faults)
-    broker = RunningBroker(home, storage=engine, config=CONFIG, env=recording.environment())
+    broker = RecordedBroker(home, recording, storage=engine, config=CONFIG)
     broker.start()
     try:
         yield Rounds(broker, faults, engine, random.Random(seed))

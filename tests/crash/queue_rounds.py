@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +42,8 @@ from tests.crash.launcher import LOOKS_OFTEN
 from tests.crash.queue_worker import DEAD_LETTERS
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import GROUP, LOCK_MS, PARTITIONS, TOPIC
+from tests.powercut import recorded
+from tests.powercut.recording import Recording
 
 LIMIT = 4
 """Low enough that some jobs reach it within the seconds of a run with few rounds."""
@@ -376,14 +378,16 @@ def broker_of(
     durability: str = "disk",
     command: Sequence[str] | None = None,
     retention: str = "time",
-    env: Mapping[str, str] | None = None,
+    recording: Recording | None = None,
 ) -> RunningBroker:
     config = {**BROKER_CONFIG, "kbroker.persister": persister}
     if retention != "time":
         config["log.retention.check.interval.ms"] = str(RETENTION_CHECK_MS)
         command = [*(command or LAUNCHER), LOOKS_OFTEN]
     stores = {"storage": storage, "state_storage": state_storage}
-    return RunningBroker(home, **stores, config=config, command=command, durability=durability, env=env)
+    return recorded.broker_of(
+        home, recording, **stores, config=config, command=command, durability=durability
+    )
 
 
 def run(

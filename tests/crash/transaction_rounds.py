@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.crash.harness import Client, ClientFailed, Torment, row_of
 from tests.crash.tally import Progress, silent
 from tests.crash.transaction_reading import INPUTS, SESSION_MS, TOPICS
 from tests.crash.worker import PARTITIONS
+from tests.powercut import recorded
+from tests.powercut.recording import Recording
 
 CONFIG = {
     **FAST_CONFIG,
@@ -139,10 +141,12 @@ def broker_of(
     *,
     durability: str = "disk",
     command: Sequence[str] | None = None,
-    env: Mapping[str, str] | None = None,
+    recording: Recording | None = None,
 ) -> RunningBroker:
     stores = {"storage": storage, "state_storage": state_storage}
-    return RunningBroker(home, **stores, config=CONFIG, command=command, durability=durability, env=env)
+    return recorded.broker_of(
+        home, recording, **stores, config=CONFIG, command=command, durability=durability
+    )
 
 
 def run(

@@ -29,6 +29,7 @@ from tests.crash import worker
 from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, row_of, tormented
 from tests.crash.tally import Progress, silent
 from tests.powercut.disk import Disk, State, save
+from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import Entry, Op, Recording
 
 AT_ONCE = 4
@@ -53,13 +54,13 @@ def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1
     data.mkdir()
     recording = Recording(data, log)
     config = {**BROKER_CONFIG, "kbroker.persister": setup.persister}
-    broker = RunningBroker(
+    broker = RecordedBroker(
         home,
+        recording,
         storage=setup.storage,
         state_storage=setup.state_storage,
         config=config,
         command=LAUNCHER,
-        env=recording.environment(),
     )
     with tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):

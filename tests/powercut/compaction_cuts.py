@@ -10,7 +10,6 @@ judges the whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class CompactionSetup(Setup):
         *,
         fault: str = "",
         notes: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        recording: Recording | None = None,
     ) -> RunningBroker:
         return compaction_rounds.broker_of(
             home,
@@ -56,7 +55,7 @@ class CompactionSetup(Setup):
             durability=self.durability,
             fault=fault,
             notes=notes,
-            env=env,
+            recording=recording,
         )
 
 
@@ -64,7 +63,7 @@ def record(setup: CompactionSetup, home: Path, *, seed: int, load_s: float, kill
     data, log = home / "data", home / "record.log"
     data.mkdir()
     recording = Recording(data, log)
-    broker = setup.broker(home, fault=setup.fault, notes=log, env=recording.environment())
+    broker = setup.broker(home, fault=setup.fault, notes=log, recording=recording)
     with compaction_rounds.tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
             noted = _replaced(log)

@@ -438,6 +438,24 @@ class Disk:
                 yield from self._walk(tree, node, f"{prefix}{name}/")
 
 
+def differences(
+    state: State, directory: Path, is_seen: Callable[[str], bool] = lambda path: True
+) -> list[str]:
+    """The paths at which a state and real files differ. `is_seen`: the paths to compare."""
+    names = {str(path.relative_to(directory)) for path in directory.rglob("*")} | state.keys()
+    return [name for name in sorted(names) if is_seen(name) and not _is_same(state, name, directory / name)]
+
+
+def _is_same(state: State, name: str, path: Path) -> bool:
+    if name not in state or not path.exists():
+        return False
+    content = state[name]
+    if content is None or path.is_dir():
+        return content is None and path.is_dir()
+    found = Content.load(path)
+    return (content.size, content.written()) == (found.size, found.written())
+
+
 def save(state: State, directory: Path) -> None:
     """Write a state into a new directory."""
     os.mkdir(directory)

@@ -55,6 +55,7 @@ from tests.crash.tally import Progress, silent
 from tests.crash.worker import History
 from tests.powercut.conftest import MEMORY
 from tests.powercut.disk import Disk, State, save
+from tests.powercut.recorded import broker_of
 from tests.powercut.recording import Entry, Op, Recording
 
 AT_ONCE = 3
@@ -76,15 +77,15 @@ class Setup:
     state_storage: str
     durability: str
 
-    def broker(self, home: Path, env: dict[str, str] | None = None) -> RunningBroker:
-        return RunningBroker(
+    def broker(self, home: Path, recording: Recording | None = None) -> RunningBroker:
+        return broker_of(
             home,
+            recording,
             storage=self.storage,
             state_storage=self.state_storage,
             durability=self.durability,
             config=CONFIG,
             command=LAUNCHER,
-            env=env,
         )
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ def record(setup: Setup, home: Path, *, seed: int, steps: int) -> list[Entry]:
     (home / "data").mkdir()
     recording = Recording(home / "data", home / "record.log")
     history = History(recording.log)
-    broker = setup.broker(home, recording.environment())
+    broker = setup.broker(home, recording)
     producers = Stubborn(broker, history.write, random.Random(seed))
     try:
         for life, end in enumerate(ENDS, 1):

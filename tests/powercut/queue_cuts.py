@@ -8,7 +8,6 @@ kbroker.testing.queue_history judges the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +34,14 @@ class QueueSetup(Setup):
     retention: str = "workqueue"
     roles: tuple[str, ...] = ()
 
-    def broker(self, home: Path, env: Mapping[str, str] | None = None) -> RunningBroker:
+    def broker(self, home: Path, recording: Recording | None = None) -> RunningBroker:
         return queue_rounds.broker_of(
             home,
             self.storage,
             self.state_storage,
             persister=self.persister,
             retention=self.retention,
-            env=env,
+            recording=recording,
         )
 
 
@@ -62,7 +61,7 @@ def record(setup: QueueSetup, home: Path, *, seed: int, load_s: float, kills: in
     data, log = home / "data", home / "record.log"
     data.mkdir()
     recording = Recording(data, log)
-    broker = setup.broker(home, recording.environment())
+    broker = setup.broker(home, recording)
     with queue_rounds.tormented(
         broker, home, seed, retention=setup.retention, roles=setup.roles, one_log=log
     ) as queue:

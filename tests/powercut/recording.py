@@ -3,6 +3,9 @@
 The format is drawn at the head of recorder/log.c. A mark is a record that another process, or the
 recorded one, appends among the recorder's own. A mark made after a response follows everything that
 was done before that response.
+
+A recorded process is killed within `Recording.between_calls()`, by itself, or by a fault. Any other
+kill -9 may come between a change of a file and its record: a replay then lacks the change.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +28,8 @@ HEADER = struct.Struct("<IHHIIQQqqq")
 SKIPPED = ("lock.mdb", "-shm", "/LOCK")
 """Suffixes of names that are ignored: lock files and shared memory, which no engine needs after a
 power cut."""
+PAUSE_S, PATIENCE_S = 0.0005, 60.0
+"""How often, and how long at most, to look whether a call under way has its record."""
 
 
 class Op(enum.IntEnum):
@@ -65,9 +71,10 @@ class Entry(NamedTuple):
     data: bytes
 
 
-def read_log(path: Path) -> Iterator[Entry]:
-    """All whole records; a truncated last one is left out."""
+def read_log(path: Path, start: int = 0) -> Iterator[Entry]:
+    """All whole records from byte `start` on; a truncated last one is left out."""
     with path.open("rb") as file:
+        file.seek(start)
         while len(header := file.read(HEADER.size)) == HEADER.size:
             magic, op, flags, path_length, path2_length, length, number, offset, result, at_ns = (
                 HEADER.unpack(header)
@@ -84,7 +91,12 @@ def read_log(path: Path) -> Iterator[Entry]:
 
 
 class Recording:
-    """One recorded directory with its log. `environment()` is for the process to record."""
+    """One recorded directory with its log, over all lives of the recorded process. `environment()`
+    is for that process and its children."""
+
+    _CONTROL = struct.Struct("<IIQq")
+    _STOP, _BUSY = slice(0, 4), slice(4, 8)
+    """struct control in recorder/recorder.h."""
 
     def __init__(
         self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED, faults: Faults | None = None
@@ -93,6 +105,10 @@ class Recording:
         self._skip = skip
         self._fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.faults = faults
+        self._control_path = log.with_suffix(".control")
+        self._control_path.write_bytes(bytes(self._CONTROL.size))
+        with self._control_path.open("r+b") as file:
+            self._control = mmap.mmap(file.fileno(), self._CONTROL.size)
 
     def environment(self) -> dict[str, str]:
         faults = {"KBROKER_RECORD_FAULTS": str(self.faults.path)} if self.faults else {}
@@ -100,9 +116,35 @@ class Recording:
             "LD_PRELOAD": str(recorder_library()),
             "KBROKER_RECORD_DIR": str(self.directory),
             "KBROKER_RECORD_LOG": str(self.log),
+            "KBROKER_RECORD_CONTROL": str(self._control_path),
             "KBROKER_RECORD_SKIP": ":".join(self._skip),
             **faults,
         }
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """Hold the recorded process where the log has all changes of its files. The body kills it
+        and waits for its end.
+
+        Raises AssertionError, after the body, if a call was under way for too long."""
+        self._control[self._STOP] = struct.pack("<I", 1)
+        try:
+            is_held = self._waits()
+            yield
+        finally:
+            self._control[self._STOP] = bytes(4)
+        assert is_held, f"a recorded call was under way for {PATIENCE_S} s"
+
+    def _waits(self) -> bool:
+        """Whether no call is under way any more. It sleeps first: the system call orders the write
+        of one word before the reading of the other, as the recorder does (recorder/sections.c)."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            time.sleep(PAUSE_S)
+            if self._control[self._BUSY] == bytes(4):
+                return True
+            if time.monotonic() > deadline:
+                return False
 
     def mark(self, data: bytes) -> None:
         """Append a mark; may be called by any process, and by several at a time."""
@@ -112,6 +154,7 @@ class Recording:
         return read_log(self.log)
 
     def close(self) -> None:
+        self._control.close()
         os.close(self._fd)
 
 

@@ -23,6 +23,7 @@ from confluent_kafka import (
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from tests.crash.test_crash import ENGINES
 from tests.powercut.fault_process import WRITES
+from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import CHANGES, Calls, Faults, Recording
 
 TOPIC, GROUP = "orders", "workers"
@@ -44,9 +45,7 @@ class Disk:
         (home / "data").mkdir()
         self.faults = Faults(home / "faults")
         self.recording = Recording(home / "data", home / "record.log", faults=self.faults)
-        self.broker = RunningBroker(
-            home, storage=engine, config=FAST_CONFIG, env=self.recording.environment()
-        )
+        self.broker = RecordedBroker(home, self.recording, storage=engine, config=FAST_CONFIG)
         self.sent = 0
 
     def produce(self, count: int) -> tuple[list[str], list[KafkaError]]:

@@ -7,7 +7,6 @@ the remaining inputs, and kbroker.testing.transaction_history judges the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +30,14 @@ MAY_LOSE_MS = 300
 class TransactionSetup(Setup):
     durability: str = "disk"
 
-    def broker(self, home: Path, env: Mapping[str, str] | None = None) -> RunningBroker:
+    def broker(self, home: Path, recording: Recording | None = None) -> RunningBroker:
         return transaction_rounds.broker_of(
-            home, self.storage, self.state_storage, durability=self.durability, command=LAUNCHER, env=env
+            home,
+            self.storage,
+            self.state_storage,
+            durability=self.durability,
+            command=LAUNCHER,
+            recording=recording,
         )
 
     @property
@@ -45,7 +49,7 @@ def record(setup: TransactionSetup, home: Path, *, seed: int, load_s: float, kil
     data, log = home / "data", home / "record.log"
     data.mkdir()
     recording = Recording(data, log)
-    broker = setup.broker(home, recording.environment())
+    broker = setup.broker(home, recording)
     with transaction_rounds.tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
             torment.load(load_s / (kills + 1))

@@ -20,7 +20,7 @@ int breaks(enum fault_class class, const char *name) {
     if (!fault->sticky) __atomic_store_n(&fault->armed, 0, __ATOMIC_RELEASE);
     fault->fired++;
     append(OP_FAULT, 0, 0, class, fault->error, name);
-    if (fault->error < 0) syscall(SYS_kill, getpid(), -fault->error);
+    if (fault->error < 0) end_process(-fault->error);
     return 1;
 }
 

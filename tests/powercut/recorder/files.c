@@ -7,7 +7,7 @@
 
 #define OBJECTS 65536
 static struct { ino_t inode; uint64_t object; } objects[OBJECTS]; /* 0: free, or forgotten after an unlink */
-static uint64_t last_object;
+static int seen;
 char directory[PATH_MAX];
 static size_t directory_length;
 dev_t device;
@@ -98,8 +98,8 @@ uint64_t object_of(int fd) {
 uint64_t meet(const struct stat *status, const char *name, int created) {
     size_t slot = slot_of(status->st_ino);
     if (created || !objects[slot].object) {
-        if (last_object == OBJECTS / 2) die("too many files for the recorder");
-        uint64_t object = ++last_object;
+        if (++seen > OBJECTS / 2) die("too many files for the recorder");
+        uint64_t object = __atomic_add_fetch(&control->last_object, 1, __ATOMIC_RELAXED);
         objects[slot].inode = status->st_ino;
         objects[slot].object = object;
         append(OP_OPEN, created ? FLAG_CREATED : 0, object, created ? 0 : status->st_size, 0, name);

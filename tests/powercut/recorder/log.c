@@ -1,5 +1,5 @@
-/* The log: a sequence of records, each appended by one write() to a file opened with O_APPEND, so that it
- * survives kill -9 of the process, and other processes may append marks between its records:
+/* The log: a sequence of records, each appended by one write() to a file opened with O_APPEND, so that other
+ * processes may append marks between its records:
  *
  *   0        4      6      8          12          16         24       32       40       48       56
  *   +--------+------+------+----------+-----------+----------+--------+--------+--------+--------+
@@ -8,8 +8,8 @@
  *   | path | path2 | data |
  *   +------+-------+------+
  *
- * All numbers are little endian. `object` is a number for a file's content, assigned when the file is first
- * seen and never reused.
+ * All numbers are little endian. `object` is a number for a file's content. A process assigns it when it
+ * first sees the file. No process of the recording, at the same time or later, assigns it again.
  */
 #include "recorder.h"
 
@@ -27,13 +27,20 @@ struct header {
 } __attribute__((packed));
 
 int log_fd = -1;
+static struct stat log_status;
 
 void open_log(const char *path) {
     int fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0) die(path);
+    if (fd < 0 || fstat(fd, &log_status)) die(path);
     log_fd = fcntl(fd, F_DUPFD_CLOEXEC, 500); /* out of the way of programs that rely on low numbers */
     if (log_fd < 0) die(path);
     syscall(SYS_close, fd);
+}
+
+/* 1 if the process appends marks of its own through this descriptor. */
+int is_log(int fd) {
+    struct stat status;
+    return !fstat(fd, &status) && status.st_ino == log_status.st_ino && status.st_dev == log_status.st_dev;
 }
 
 /* All callers of these are in a section. */

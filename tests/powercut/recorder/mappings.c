@@ -1,6 +1,6 @@
 /* Writable shared mappings. Stores through a mapping cannot be intercepted. They are read from the file when
  * it is synced and when the mapping is removed; in between a replay treats them as lost, as a power cut may
- * do. */
+ * do. So it does with those of a process that is killed while it has the mapping. */
 #include "recorder.h"
 
 #include <sys/mman.h>

@@ -4,6 +4,7 @@
  * Environment:
  *   KBROKER_RECORD_DIR      absolute, real path of the directory whose files are recorded
  *   KBROKER_RECORD_LOG      the log (outside of that directory), which is appended to
+ *   KBROKER_RECORD_CONTROL  a file of zeros (struct control) that is mapped here and by the test
  *   KBROKER_RECORD_SKIP     suffixes of file names that are ignored, separated by ':', optional
  *   KBROKER_RECORD_FAULTS   a file (struct fault), optional; the test writes it while the process runs
  *
@@ -42,8 +43,18 @@ void die(const char *message) __attribute__((noreturn));
 
 /* ---- sections.c ------------------------------------------------------------------------------ */
 
+/* Shared by the recorded processes and the test. */
+struct control {
+    uint32_t stop; /* set by the test: no section begins */
+    uint32_t busy; /* how many sections are under way, at most one for each process */
+    uint64_t last_object;
+    int64_t last_sync;
+};
+
+extern struct control *control;
 void enter(void);
 void leave(void);
+void end_process(int signal);
 
 /* ---- log.c ----------------------------------------------------------------------------------- */
 
@@ -56,6 +67,7 @@ enum { FLAG_CREATED = 1, FLAG_DSYNC = 2 };
 
 extern int log_fd;
 void open_log(const char *path);
+int is_log(int fd);
 void append(enum op op, int flags, uint64_t object, int64_t offset, int64_t result, const char *path);
 void append_names(enum op op, const char *path, const char *path2);
 void append_write(int flags, uint64_t object, int64_t offset, const struct iovec *data, int parts,

@@ -25,8 +25,9 @@ static void *mapped(const char *path, size_t size) {
 
 static void start(void) {
     const char *path = getenv("KBROKER_RECORD_DIR"), *log = getenv("KBROKER_RECORD_LOG");
-    const char *faults = getenv("KBROKER_RECORD_FAULTS");
-    if (!path || !log) return;
+    const char *shared = getenv("KBROKER_RECORD_CONTROL"), *faults = getenv("KBROKER_RECORD_FAULTS");
+    if (!path || !log || !shared) return;
+    control = mapped(shared, sizeof *control);
     if (faults) fault = mapped(faults, sizeof *fault);
     watch(path, getenv("KBROKER_RECORD_SKIP"));
     open_log(log);

@@ -1,5 +1,5 @@
 /* Syncs of files, of directories and of the file system. They run outside of the sections of their two
- * records. */
+ * records: a kill in between leaves a sync without an end, which makes nothing safe. */
 #include "recorder.h"
 
 static int do_sync(int fd, long number) {
@@ -11,9 +11,8 @@ static int do_sync(int fd, long number) {
     const char *name = is_directory || whole ? inside_fd(fd, buffer) : NULL;
     if (!object && !name && !whole) return syscall(number, fd);
     enum op begin = whole ? OP_ALLSYNC_BEGIN : is_directory ? OP_DIRSYNC_BEGIN : OP_SYNC_BEGIN;
-    static int64_t last_sync;
     enter();
-    int64_t sync = ++last_sync;
+    int64_t sync = __atomic_add_fetch(&control->last_sync, 1, __ATOMIC_RELAXED);
     int broken = whole ? breaks(F_SYNC, name) : breaks_fd(F_SYNC, fd);
     if (!is_directory || whole) append_mappings_of(object);
     append(begin, 0, object, sync, 0, whole ? NULL : name);

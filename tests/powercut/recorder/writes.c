@@ -15,8 +15,20 @@ static ssize_t broken_write(int fd, const struct iovec *data, off_t offset) {
     return keep ? real_write(fd, &part, 1, offset, 0) : 0;
 }
 
+/* A mark. kill -9 in the middle of it would leave half a record. */
+static ssize_t write_mark(int fd, const struct iovec *data, int parts, off_t offset, int flags) {
+    enter();
+    ssize_t written = real_write(fd, data, parts, offset, flags);
+    int saved = errno;
+    leave();
+    errno = saved;
+    return written;
+}
+
 static ssize_t do_write(int fd, const struct iovec *data, int parts, off_t offset, int flags) {
-    uint64_t object = recording() ? object_of(fd) : 0;
+    if (!recording()) return real_write(fd, data, parts, offset, flags);
+    if (is_log(fd)) return write_mark(fd, data, parts, offset, flags);
+    uint64_t object = object_of(fd);
     if (!object) return real_write(fd, data, parts, offset, flags);
     enter();
     int broken = breaks_fd(F_WRITE, fd);
