@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from uuid import UUID
 
@@ -13,23 +14,33 @@ import pytest
 
 from kbroker import plugins
 from kbroker.cli import run
+from kbroker.client.rpc import Connection
+from kbroker.client.security import ClientSecurity
+from kbroker.client.unreachable import NotAuthenticated
 from kbroker.formats.batches import iter_headers
 from kbroker.formats.compacted_batches import DELETE_HORIZON
 from kbroker.storage.spi import LogId
-from kbroker.testing.broker import open_test_broker
+from kbroker.testing.broker import free_port, open_test_broker
 from tests.formats.filling import drain, look
+from tests.formats.securing import AUTHORIZED, PASSWORDS, look_at_security
 
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 HERE = Path(__file__).parent
 ARCHIVES = sorted(HERE.glob("v*/*.tar.xz"))
 
 
-DEFAULT_RUN = ("segment-stopped", "segment-killed", "lmdb-killed", "rocksdb-killed")
+DEFAULT_RUN = {
+    "v1": ("segment-stopped", "segment-killed", "lmdb-killed", "rocksdb-killed"),
+    "v3": ("segment-killed",),
+    "v4": ("segment-killed", "lmdb-killed", "rocksdb-killed"),
+}
 
 
 def stored() -> Iterator[object]:
     for archive in ARCHIVES:
         name = archive.name.removesuffix(".tar.xz")
-        is_short = name in DEFAULT_RUN and (archive.parent.name == "v1" or name.endswith("killed"))
+        is_short = name in DEFAULT_RUN[archive.parent.name]
         yield pytest.param(
             archive,
             marks=[] if is_short else [pytest.mark.full],
@@ -48,16 +59,45 @@ def test_a_stored_directory_shows_the_same(
     assert run(["storage", "inspect", str(data_dir)]) == 0, capsys.readouterr()
     expected = json.loads((tmp_path / "expected.json").read_text())
     with open_test_broker(
-        storage=engines["log_engine"], state_storage=engines["state_engine"], data_dir=data_dir
+        storage=engines["log_engine"],
+        state_storage=engines["state_engine"],
+        data_dir=data_dir,
+        config=AUTHORIZED,
     ) as broker:
-        assert look(broker) == expected["seen"]
+        seen = {**look(broker), **look_at_security(broker)}
+        assert {name: seen[name] for name in expected["seen"]} == expected["seen"]
         assert drain(broker) == {value: [count + 1] for value, count in expected["left"].items()}
         broker.kill()
         broker.start()
         assert drain(broker) == {}
 
 
-@pytest.mark.parametrize("version", ["v1", "v3"])
+def test_users_log_in_with_the_passwords_that_they_had(tmp_path: Path) -> None:
+    """The stored directories of format 4 show what that format is about."""
+    (archive,) = HERE.glob("v4/rocksdb-killed.tar.xz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    port = free_port()
+    config = {
+        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    }
+    with open_test_broker(storage="rocksdb", data_dir=tmp_path / "data", port=port, config=config):
+        for (user, password), mechanism in zip(PASSWORDS.items(), MECHANISMS, strict=True):
+            for given in (password, f"{password}!"):
+                security = ClientSecurity.of(
+                    {
+                        "security.protocol": "SASL_PLAINTEXT",
+                        "sasl.mechanism": mechanism,
+                        "sasl.jaas.config": f'{SCRAM} required username="{user}" password="{given}";',
+                    }
+                )
+                expected = nullcontext() if given == password else pytest.raises(NotAuthenticated)
+                with expected, Connection("127.0.0.1", port, security=security):
+                    pass
+
+
+@pytest.mark.parametrize("version", ["v1", "v3", "v4"])
 def test_every_engine_is_kept(version: str) -> None:
     archives = [each for each in ARCHIVES if each.parent.name == version]
     assert {each.name.split("-")[0] for each in archives} >= {"segment", "lmdb", "rocksdb"}

@@ -1,7 +1,7 @@
 """Write data directories of this version as test data: run once for every format version, and
 commit the result.
 
-    python -m tests.formats.write tests/formats/v3
+    python -m tests.formats.write tests/formats/v4
 
 For each engine there is one directory of a stopped broker and one of a killed one. NAME.tar.xz
 holds the directory as `data`, and as `expected.json` the broker's answers about it and the records
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kbroker.testing.broker import open_test_broker
 from tests.formats.filling import BROKER_CONFIG, fill, look
+from tests.formats.securing import AUTHORIZED, look_at_security, secure
 
 PAIRS = {"segment": "segment", "lmdb": "lmdb", "rocksdb": "rocksdb", "segment+lmdb": "lmdb"}
 ENDINGS = ("stopped", "killed")
@@ -25,11 +26,12 @@ ENDINGS = ("stopped", "killed")
 
 def write(target: Path, name: str, state_storage: str, ending: str) -> None:
     with open_test_broker(
-        storage=name.split("+")[0], state_storage=state_storage, config=BROKER_CONFIG
+        storage=name.split("+")[0], state_storage=state_storage, config={**BROKER_CONFIG, **AUTHORIZED}
     ) as broker:
         left = fill(broker)
+        secure(broker)
         broker.restart()
-        seen = look(broker)
+        seen = {**look(broker), **look_at_security(broker)}
         if ending == "killed":
             broker.kill()
         else:
