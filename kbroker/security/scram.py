@@ -39,6 +39,7 @@ OTHER_AUTHZID: Final = (
 )
 
 _NONCE = re.compile(r"[!-+\--~]+")
+_CLIENT_NONCE = re.compile(f"r={_NONCE.pattern}")
 _NAME = re.compile(r"(?:[^=,]|=2C|=3D)+")
 _EXTENSION = re.compile(r"[A-Za-z]+=[^,]*")
 _TOKEN_AUTHENTICATION = "tokenauth=true"
@@ -135,10 +136,12 @@ class ScramServer:
     def _final(self, found: Found, text: str) -> bytes:
         without_proof, _, proof_text = text.rpartition(",p=")
         fields = without_proof.split(",")
-        expected = [f"c={_base64(self._header.encode())}", f"r={self._nonce}"]
         proof = _decoded(proof_text)
         size = hashlib.new(self._digest).digest_size
-        if fields[:2] != expected or proof is None or len(proof) != size:
+        if fields[0] != f"c={_base64(self._header.encode())}" or proof is None or len(proof) != size:
+            raise AuthenticationFailed(self._refusal)
+        # librdkafka before 2.2 sends its own nonce once more in front of both. Kafka accepts that.
+        if not _CLIENT_NONCE.fullmatch("".join(fields[1:2])) or not fields[1].endswith(self._nonce):
             raise AuthenticationFailed(self._refusal)
         credential = found.credential
         message = f"{self._first_messages},{without_proof}".encode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given, settings
@@ -178,6 +180,33 @@ def test_a_final_message_that_is_changed(spoil: object) -> None:
         broker.respond(spoil(final))
     with pytest.raises(AuthenticationFailed, match=REFUSAL):
         broker.respond(final)  # There is no second try in an exchange.
+
+
+@pytest.mark.parametrize(
+    ("nonce", "is_right"),
+    [
+        ("clientserver", True),
+        ("clientclientserver", True),  # librdkafka before 2.2
+        ("clientserver!", False),
+        ("server", False),
+        ("", False),
+        ("client,clientserver", False),
+    ],
+)
+def test_the_last_nonce_ends_with_both(nonce: str, is_right: bool) -> None:
+    broker = server()
+    first = broker.respond(b"n,,n=user,r=client").token.decode()
+    salted = salt_password(b"pencil", FAST.salt, FAST.iterations, "sha256")
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    message = f"n=user,r=client,{first},c=biws,r={nonce}"
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), message.encode(), "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    final = f"c=biws,r={nonce},p={base64.b64encode(proof).decode()}".encode()
+    if is_right:
+        assert broker.respond(final).user == "user"
+    else:
+        with pytest.raises(AuthenticationFailed):
+            broker.respond(final)
 
 
 def test_replayed_messages_are_of_no_use() -> None:
