@@ -133,7 +133,7 @@ def kafka_python(log_in: LogIn, topic: str) -> list[bytes]:
     consumer = KafkaConsumer(
         topic, **log_in.python(), auto_offset_reset="earliest", consumer_timeout_ms=PATIENCE_S * 1000
     )
-    found = [record.value for record, _ in zip(consumer, RECORDS, strict=False)]
+    found = [record.value for _, record in zip(RECORDS, consumer, strict=False)]
     consumer.close()
     return found
 
