@@ -7,10 +7,13 @@ from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+from kbroker.client.fetching import FetchFailed
+from kbroker.client.oauth import TokenSource, fetch_token
 from kbroker.client.security import Login
 from kbroker.client.unreachable import NotAuthenticated
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.security_values import ScramMechanism
+from kbroker.security.oauth import ACKNOWLEDGED, first_message
 from kbroker.security.scram import ScramClient, ScramRefused
 
 SCRAM: Final = {"SCRAM-SHA-256": ScramMechanism.SHA_256, "SCRAM-SHA-512": ScramMechanism.SHA_512}
@@ -24,8 +27,11 @@ def log_in(call: Call, login: Login, address: str) -> int:
     """Authenticate the connection. Returns how many milliseconds the login lasts; 0: as long as the
     connection. Raises NotAuthenticated and BrokerUnreachable; the connection is then useless."""
     _shake_hands(call, login, address)
-    exchange = _plain(login) if login.mechanism == "PLAIN" else _scram(login)
-    message: bytes | None = next(exchange)
+    exchange = _begun(login)
+    try:
+        message: bytes | None = next(exchange)
+    except FetchFailed as error:
+        raise _failed(f"no token: {error}", login, address) from error
     answer = None
     while message is not None:
         answer = call("sasl_authenticate", auth_bytes=message)
@@ -42,10 +48,15 @@ def log_in(call: Call, login: Login, address: str) -> int:
     return lifetime // timedelta(milliseconds=1)
 
 
+def _begun(login: Login) -> Exchange:
+    if login.tokens is not None:
+        return _bearer(login.tokens)
+    return _plain(login) if login.mechanism == "PLAIN" else _scram(login)
+
+
 def _failed(reason: str, login: Login, address: str) -> NotAuthenticated:
-    return NotAuthenticated(
-        f"SASL authentication failed: {reason} (user {login.username}, {login.mechanism}, {address})"
-    )
+    user = f"user {login.username}, " if login.username else ""
+    return NotAuthenticated(f"SASL authentication failed: {reason} ({user}{login.mechanism}, {address})")
 
 
 def _shake_hands(call: Call, login: Login, address: str) -> None:
@@ -69,6 +80,13 @@ def _shake_hands(call: Call, login: Login, address: str) -> None:
 
 def _plain(login: Login) -> Exchange:
     yield f"\0{login.username}\0{login.password}".encode()
+
+
+def _bearer(tokens: TokenSource) -> Exchange:
+    """The broker answers a bad token with a status, and refuses it after the acknowledgement."""
+    status = yield first_message(fetch_token(tokens))
+    if status:
+        yield ACKNOWLEDGED
 
 
 def _scram(login: Login) -> Exchange:

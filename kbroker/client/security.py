@@ -8,17 +8,21 @@ line that names the setting. No error and no `repr` has a password or a key.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kbroker.client.fetching import url_fault
 from kbroker.client.keystores import Identity, Pem, identity, pem_file, pem_text, trusted
+from kbroker.client.oauth import TokenSource
 from kbroker.errors import OperatorError
 from kbroker.settings.jaas import read_options
 from kbroker.settings.listeners import SecurityProtocol
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 _MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
@@ -29,6 +33,9 @@ _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 NAMES: Final = (
     "security.protocol",
     "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.jaas.config",
+    "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret",
     "ssl.ca.location", "ssl.truststore.location", "ssl.truststore.certificates", "ssl.truststore.password",
     "ssl.truststore.type",
     "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
@@ -45,9 +52,12 @@ AskPassword = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Login:
+    """`tokens`: of OAUTHBEARER, in place of the password; `username` is then the client's id."""
+
     mechanism: str
     username: str
     password: str = field(repr=False)
+    tokens: TokenSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +123,14 @@ class ClientSecurity:
         return AdminLogin(user, self.given.get("kbroker.admin.token") or None)
 
     def library_settings(self) -> dict[str, str]:
-        """The same for librdkafka, by its names."""
+        """The same for librdkafka, by its names. Raises OperatorError for a token in a file, which
+        it does not read."""
         if self.protocol is SecurityProtocol.PLAINTEXT:
             return {}
         found = {"security.protocol": self.protocol.value}
-        if self.login is not None:
+        if self.login is not None and self.login.tokens is not None:
+            found |= _library_tokens(self.login.tokens)
+        elif self.login is not None:
             found["sasl.mechanism"] = self.login.mechanism
             found["sasl.username"] = self.login.username
             found["sasl.password"] = self.login.password
@@ -215,6 +228,8 @@ def _login(given: Mapping[str, str], ask: AskPassword | None) -> Login:
     if mechanism not in MECHANISMS:
         what = f"{mechanism!r} is not one of" if mechanism else "is missing: add one of"
         raise OperatorError(f"sasl.mechanism {what} {', '.join(MECHANISMS)}")
+    if mechanism == OAUTHBEARER:
+        return _token_login(given)
     username, password = given.get("sasl.username"), given.get("sasl.password")
     if jaas := given.get("sasl.jaas.config"):
         if username is not None or password is not None:
@@ -227,6 +242,49 @@ def _login(given: Mapping[str, str], ask: AskPassword | None) -> Login:
     if not password:
         raise OperatorError(f"sasl.password is missing: the password of {username}")
     return Login(mechanism, username, password)
+
+
+def _token_login(given: Mapping[str, str]) -> Login:
+    name = "sasl.oauthbearer.token.endpoint.url"
+    url = given.get(name, "")
+    if not url:
+        raise OperatorError(f"{name} is missing: the https: URL that gives tokens, or file:///PATH of one")
+    if (fault := url_fault(url)) is not None:
+        raise OperatorError(f"{name}: {fault}")
+    if url.startswith("file:"):
+        return Login(OAUTHBEARER, "", "", TokenSource(url))
+    client = _one(given, "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id")
+    secret = _one(
+        given, "sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret"
+    )
+    for found, missing in ((client, "id"), (secret, "secret")):
+        if found is None:
+            raise OperatorError(f"sasl.oauthbearer.client.{missing} is missing: what the issuer gave you")
+    assert client is not None
+    assert secret is not None
+    scope = given.get("sasl.oauthbearer.scope", "")
+    return Login(OAUTHBEARER, client[1], "", TokenSource(url, client[1], secret[1], scope))
+
+
+def _library_tokens(tokens: TokenSource) -> dict[str, str]:
+    if tokens.is_file:
+        raise OperatorError(
+            "sasl.oauthbearer.token.endpoint.url: this command needs an https: URL, since librdkafka reads "
+            "no file"
+        )
+    found = {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": tokens.url,
+        "sasl.oauthbearer.client.id": tokens.client_id,
+        "sasl.oauthbearer.client.secret": tokens.client_secret,
+    }
+    if tokens.scope:
+        found["sasl.oauthbearer.scope"] = tokens.scope
+    # librdkafka does not read the variable by itself; the requests of this package do.
+    if authorities := os.environ.get("SSL_CERT_FILE"):
+        found["https.ca.location"] = authorities
+    return found
 
 
 def _jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:

@@ -28,10 +28,12 @@ class Derivation:
 
 
 class Reply(NamedTuple):
-    """The server's next token. `user`: set if the client has proved to be that user."""
+    """The server's next token. `user`: set if the client has proved to be that user. `lifetime_ms`:
+    how long that is certain; None: without an end."""
 
     token: bytes
     user: str | None = None
+    lifetime_ms: int | None = None
 
 
 class Found(NamedTuple):

@@ -6,9 +6,10 @@
                              └────SaslHandshake, if the session has a lifetime─────────┘
 
 After SaslHandshake v0 the tokens come without a request around them (`takes_raw_tokens`). A session
-with a lifetime (connections.max.reauth.ms) is renewed on the living connection (KIP-368): by the
-same mechanism and the same principal. Clients that send raw tokens, or SaslAuthenticate v0, are not
-told the lifetime. Their sessions end too, or a client could choose a version to escape it.
+may have a lifetime: connections.max.reauth.ms, or that of a bearer token if it is shorter. It is
+renewed on the living connection (KIP-368), by the same mechanism and the same principal. Clients
+that send raw tokens, or SaslAuthenticate v0, do not learn the lifetime. Their sessions end too, or
+a client could choose a version to escape it.
 
 Whatever is refused ends in FAILED: the connection must then be closed, after the answer if there is
 one. Times are milliseconds of any monotonic clock, given as arguments.
@@ -24,6 +25,8 @@ from typing import Final, NamedTuple, TypeAlias
 from kbroker.errors import ErrorCode
 from kbroker.formats.security_values import ScramMechanism
 from kbroker.security.exchange import AuthenticationFailed, Derivation, Exchange, Reply, Users
+from kbroker.security.oauth import OAUTHBEARER, BearerServer, TokenCheck
+from kbroker.security.oauth_tokens import Bearer
 from kbroker.security.plain import PlainServer
 from kbroker.security.principals import Principal, user
 from kbroker.security.scram import DIGESTS, ScramServer
@@ -37,6 +40,7 @@ SCRAM: Final[Mapping[str, ScramMechanism]] = {
     "SCRAM-SHA-512": ScramMechanism.SHA_512,
 }
 MECHANISMS: Final = (PLAIN, *SCRAM)
+"""Those with a password. OAUTHBEARER has tokens."""
 DISCONNECT: Final = 127
 """A SCRAM mechanism of kbroker alone: its deletion ends the connections of the user. Kafka refuses
 it with 33 like any unknown one, so clients need no query of what the broker can do."""
@@ -95,7 +99,7 @@ class Refused(NamedTuple):
 
 
 Outcome: TypeAlias = Continue | Authenticated | Refused
-Step: TypeAlias = Outcome | Derivation
+Step: TypeAlias = Outcome | Derivation | TokenCheck
 
 
 class Sasl:
@@ -116,7 +120,7 @@ class Sasl:
         """Of the session, or of the log-in under way."""
         self.principal: Principal | None = None
         """Set by the first authentication; it never changes."""
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | BearerServer | None = None
         self._requested = ""
         self._ends_ms = math.inf
         self._renewed_ms = -math.inf
@@ -177,7 +181,9 @@ class Sasl:
         self.stage = Stage.TOKENS
         return Handshake(ErrorCode.none, self._mechanisms)
 
-    def _begin(self, mechanism: str) -> Exchange:
+    def _begin(self, mechanism: str) -> Exchange | BearerServer:
+        if mechanism == OAUTHBEARER:
+            return BearerServer()
         if mechanism == PLAIN:
             return PlainServer(self._users.for_password)
         kind = SCRAM[mechanism]
@@ -194,7 +200,7 @@ class Sasl:
 
     def authenticate(self, token: bytes, now_ms: float) -> Step:
         """The client's next token, from an admitted SaslAuthenticate or raw. After a Derivation
-        call `derived` before anything else."""
+        call `derived` before anything else, and after a TokenCheck `checked`."""
         if self.stage is Stage.READY:
             return Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
         assert self._exchange is not None
@@ -207,13 +213,23 @@ class Sasl:
             reply = self._exchange.respond(token)
         except AuthenticationFailed as failure:
             return self._refuse(str(failure))
-        return reply if isinstance(reply, Derivation) else self._replied(reply, now_ms)
+        return self._replied(reply, now_ms) if isinstance(reply, Reply) else reply
 
     def derived(self, salted_password: bytes, now_ms: float) -> Outcome:
         """The result of a Derivation."""
         assert self._exchange is not None
+        assert not isinstance(self._exchange, BearerServer)
         try:
             reply = self._exchange.derived(salted_password)
+        except AuthenticationFailed as failure:
+            return self._refuse(str(failure))
+        return self._replied(reply, now_ms)
+
+    def checked(self, bearer: Bearer | None, now_ms: float) -> Outcome:
+        """The result of a TokenCheck; None: the token is not good."""
+        assert isinstance(self._exchange, BearerServer)
+        try:
+            reply = self._exchange.checked(bearer)
         except AuthenticationFailed as failure:
             return self._refuse(str(failure))
         return self._replied(reply, now_ms)
@@ -232,8 +248,11 @@ class Sasl:
         self._exchange = None
         self.takes_raw_tokens = False
         self.stage = Stage.READY
-        self._ends_ms = now_ms + self._max_session_ms if self._max_session_ms > 0 else math.inf
-        return Authenticated(reply.token, self._max_session_ms, is_renewal)
+        limits_ms = [self._max_session_ms] if self._max_session_ms > 0 else []
+        limits_ms += [] if reply.lifetime_ms is None else [reply.lifetime_ms]
+        lifetime_ms = min(limits_ms, default=0)
+        self._ends_ms = now_ms + lifetime_ms if limits_ms else math.inf
+        return Authenticated(reply.token, lifetime_ms, is_renewal)
 
     def _refuse(self, message: str) -> Refused:
         self.stage = Stage.FAILED

@@ -54,7 +54,9 @@ class AdminLogIns:
         delay_ms: int = broker.config.of_listener(ADMIN, "connection.failed.authentication.delay.ms")
         self._security = broker.security
         self._metrics = broker.metrics.sasl
-        self._log_ins = broker.security.log_ins(SaslSettings(mechanisms=(PLAIN,), failure_delay_ms=delay_ms))
+        self._log_ins = broker.security.log_ins(
+            SaslSettings(mechanisms=(PLAIN,), failure_delay_ms=delay_ms), ADMIN
+        )
         self._delay_s = delay_ms / 1000
         self._token = _TokenFile(broker.options.data_dir)
         self._key = secrets.token_bytes(32)

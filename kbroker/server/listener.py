@@ -99,12 +99,20 @@ class Server:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     for door in doors:
-                        accepting.start_soon(self._accept, door, nursery)
+                        log_ins = self._log_ins(door)
+                        accepting.start_soon(self._accept, door, log_ins, nursery)
+                        if log_ins is not None and log_ins.token_keys is not None:
+                            accepting.start_soon(log_ins.token_keys.keep_current)
                         if door.tls is not None:
                             accepting.start_soon(door.tls.keep_current)
 
-    async def _accept(self, door: Door, nursery: trio.Nursery) -> None:
-        log_ins = None if door.sasl is None else self._broker.security.log_ins(door.sasl)
+    def _log_ins(self, door: Door) -> LogIns | None:
+        """None: clients do not log in."""
+        if door.sasl is None:
+            return None
+        return self._broker.security.log_ins(door.sasl, "" if door.listener is None else door.listener.name)
+
+    async def _accept(self, door: Door, log_ins: LogIns | None, nursery: trio.Nursery) -> None:
         while True:
             await trio.lowlevel.wait_readable(door.sock.fileno())
             await self._accept_all(door, log_ins, nursery)

@@ -22,6 +22,7 @@ from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
 from kbroker.settings.broker_contradictions import contradictions
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
 from kbroker.settings.broker_listeners import LISTENER_CONFIGS
+from kbroker.settings.broker_oauth import OAUTH_CONFIGS
 from kbroker.settings.broker_quotas import QUOTA_CONFIGS
 from kbroker.settings.broker_sasl import SASL_CONFIGS
 from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
@@ -263,6 +264,7 @@ BROKER_CONFIGS: Final = by_name(
     *BROKER_COMPRESSION,
     *LISTENER_CONFIGS,
     *SASL_CONFIGS,
+    *OAUTH_CONFIGS,
     *AUTHORIZER_CONFIGS,
     *QUOTA_CONFIGS,
     # kbroker's own.

@@ -9,7 +9,7 @@ from typing import Final
 from kbroker.settings.definition import ConfigDef, ConfigType, Value
 from kbroker.settings.jaas import plain_users
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _of_a_listener = partial(ConfigDef, per_listener=True)
 
@@ -34,8 +34,8 @@ SASL_CONFIGS: Final = (
         type=ConfigType.LIST,
         default="",
         fault=_mechanisms_fault,
-        doc="How clients log in on listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, separated by "
-        "commas. Such a listener does not start without it.",
+        doc="How clients log in on listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, "
+        "OAUTHBEARER, separated by commas. Such a listener does not start without it.",
     ),
     _of_a_listener(
         name="sasl.jaas.config",

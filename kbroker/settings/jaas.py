@@ -14,6 +14,7 @@ from typing import Final
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _OPTION = re.compile(r"""\s*([\w.@+-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _USER: Final = "user_"
@@ -32,12 +33,12 @@ def read_options(text: str) -> tuple[dict[str, str], str]:
 
 
 def plain_users(text: str) -> Mapping[str, str]:
-    """The passwords by user name; none for an empty text and for the line of SCRAM, whose users are
-    in the state. Raises ValueError, without any of the values."""
+    """The passwords by user name. There are none in an empty text, and in the lines of SCRAM, whose
+    users are in the state, and of OAUTHBEARER. Raises ValueError, without any of the values."""
     if not text.strip():
         return {}
     module, flag, rest = (*text.split(None, 2), "", "", "")[:3]
-    if module == _SCRAM_MODULE:
+    if module in (_SCRAM_MODULE, _OAUTH_MODULE):
         return {}
     if module != _PLAIN_MODULE or flag.rstrip(";") not in _FLAGS:
         raise ValueError(f"expected {_EXAMPLE}")

@@ -368,6 +368,16 @@ def test_the_broker_imports_no_test_tools() -> None:
     assert output == "[]\n"
 
 
+def test_the_broker_imports_what_few_need_late() -> None:
+    """The extra kbroker[security], and the HTTP client that reads key sets."""
+    code = (
+        "import sys, kbroker.server.run; "
+        "print([m for m in ('cryptography', 'joserfc', 'http.client') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "[]\n"
+
+
 def test_every_command_and_option_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     sections = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,69 @@ def test_a_jaas_line_is_never_shown(name: str) -> None:
 
 
 def test_an_unknown_mechanism_is_refused() -> None:
-    for text in ("GSSAPI", "PLAIN,OAUTHBEARER", "scram-sha-256"):
+    for text in ("GSSAPI", "PLAIN,oauthbearer", "scram-sha-256"):
         with pytest.raises(OperatorError, match="String must be one of: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
             BrokerConfig.load([f"sasl.enabled.mechanisms={text}"])
+
+
+def test_tokens_need_a_key_set(tmp_path: Path) -> None:
+    name = "sasl.oauthbearer.jwks.endpoint.url"
+    base = {**LISTENERS, "sasl.enabled.mechanisms": "OAUTHBEARER"}
+    missing = (tmp_path / "keys.json").as_uri()
+    for given, line in (
+        ({}, f"{name}: set it to"),
+        ({name: missing}, "cannot read .*: No such file"),
+        ({name: "https://user@issuer.example.com"}, f"{name}: it must not have a user name"),
+    ):
+        config = BrokerConfig({**base, **given})
+        with pytest.raises(OperatorError, match=line):
+            sasl_of(config, configured_listeners(config)[0])
+    for url in ("http://issuer.example.com/keys", "file:keys", "keys"):
+        with pytest.raises(OperatorError, match="It must begin with https:// or file:///"):
+            BrokerConfig.load([f"{name}={url}"])
+
+
+def test_tokens_of_a_listener(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    prefix = "listener.name.inside.oauthbearer.sasl.oauthbearer"
+    config = BrokerConfig(
+        {
+            **LISTENERS,
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example.com/keys",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms": "60000",
+            f"{prefix}.expected.audience": "a,b",
+            f"{prefix}.expected.issuer": "https://issuer.example.com",
+            f"{prefix}.sub.claim.name": "client_id",
+            "listener.name.inside.oauthbearer.sasl.jaas.config": "org.apache.kafka.common.security."
+            "oauthbearer.OAuthBearerLoginModule required;",
+        }
+    )
+    inside, outside, _ = (sasl_of(config, listener) for listener in configured_listeners(config))
+    assert inside is not None
+    assert inside.tokens is not None
+    assert (inside.tokens.refresh_s, inside.tokens.retry_backoff_max_s) == (60, 10)
+    rules = inside.tokens.rules
+    assert (rules.audiences, rules.issuer, rules.sub_claim) == (
+        ("a", "b"),
+        "https://issuer.example.com",
+        "client_id",
+    )
+    assert outside is not None
+    assert [line.split(":")[0].split(" ")[1] for line in caplog.messages if "in clear" in line] == ["INSIDE"]
+    assert [line for line in caplog.messages if "not meant for it" in line and "OUTSIDE" in line]
+    assert len(caplog.messages) == 2
+
+
+def test_tokens_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("joserfc", "joserfc.jws"):
+        monkeypatch.setitem(sys.modules, module, None)
+    config = BrokerConfig(
+        {
+            **LISTENERS,
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example.com/keys",
+        }
+    )
+    with pytest.raises(OperatorError, match=r"^OAUTHBEARER needs `pip install 'kbroker\[security\]'`$"):
+        sasl_of(config, configured_listeners(config)[0])

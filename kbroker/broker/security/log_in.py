@@ -15,9 +15,12 @@ import trio
 
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.security.derivations import Derivations, TooManyDerivations
+from kbroker.broker.security.token_keys import TokenKeys
 from kbroker.errors import ErrorCode
 from kbroker.metrics import SaslMetrics
 from kbroker.security.exchange import Derivation
+from kbroker.security.oauth import TokenCheck
+from kbroker.security.oauth_tokens import TokenRefused
 from kbroker.security.principals import Principal
 from kbroker.security.sasl import Admission, Authenticated, Handshake, Outcome, Refused, Sasl, Stage
 from kbroker.security.sasl_settings import SaslSettings
@@ -33,11 +36,18 @@ def new_nonce() -> str:
 
 class LogIn:
     def __init__(
-        self, sasl: Sasl, derivations: Derivations, metrics: SaslMetrics, settings: SaslSettings
+        self,
+        sasl: Sasl,
+        derivations: Derivations,
+        metrics: SaslMetrics,
+        settings: SaslSettings,
+        token_keys: TokenKeys | None = None,
     ) -> None:
         self._sasl = sasl
         self._derivations = derivations
         self._metrics = metrics
+        self._token_keys = token_keys
+        self._token_fault = ""
         self.settings = settings
         self.refusal: str | None = None
         """Why the connection must be closed, for the log: without names and passwords."""
@@ -78,11 +88,13 @@ class LogIn:
         step = self._sasl.authenticate(token, now_ms())
         if isinstance(step, Derivation):
             step = await self._derived(step)
+        elif isinstance(step, TokenCheck):
+            step = await self._checked(step)
         if isinstance(step, Authenticated):
             self._metrics.authenticated(self._sasl.mechanism or "", is_renewal=step.is_renewal)
             logger.debug("%s authenticated with %s", self._sasl.principal, self._sasl.mechanism)
         elif isinstance(step, Refused) and step.error_code is ErrorCode.sasl_authentication_failed:
-            await self._fail(f"its log-in with {self._sasl.mechanism} failed")
+            await self._fail(f"its log-in with {self._sasl.mechanism} failed{self._token_fault}")
         return step
 
     async def _derived(self, wanted: Derivation) -> Outcome:
@@ -91,6 +103,15 @@ class LogIn:
         except TooManyDerivations:
             return Refused(ErrorCode.sasl_authentication_failed, "Too many log-ins at this time")
         return self._sasl.derived(salted, now_ms())
+
+    async def _checked(self, wanted: TokenCheck) -> Outcome:
+        assert self._token_keys is not None
+        try:
+            bearer = await self._token_keys.bearer_of(wanted.token)
+        except TokenRefused as refused:
+            self._token_fault = f": {refused}"
+            bearer = None
+        return self._sasl.checked(bearer, now_ms())
 
     async def _fail(self, reason: str) -> None:
         self._metrics.failed(self._sasl.mechanism or "none")

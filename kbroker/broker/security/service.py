@@ -9,6 +9,7 @@ from kbroker.broker.security.credentials import Credentials, CredentialsStatisti
 from kbroker.broker.security.derivations import Derivations, DerivationsStatistics
 from kbroker.broker.security.log_in import LogIn, new_nonce
 from kbroker.broker.security.sessions import Sessions, SessionsStatistics
+from kbroker.broker.security.token_keys import TokenKeys
 from kbroker.formats.security_values import ScramCredential, ScramMechanism
 from kbroker.metrics import SaslMetrics
 from kbroker.security.exchange import Found
@@ -35,9 +36,10 @@ class Security:
             self.credentials.statistics(), self.sessions.statistics(), self.derivations.statistics()
         )
 
-    def log_ins(self, settings: SaslSettings) -> LogIns:
-        """For one listener."""
-        return LogIns(settings, self.credentials, self.derivations, self._metrics)
+    def log_ins(self, settings: SaslSettings, listener: str) -> LogIns:
+        """For one listener, by its name."""
+        keys = None if settings.tokens is None else TokenKeys(settings.tokens, listener)
+        return LogIns(settings, self.credentials, self.derivations, self._metrics, keys)
 
 
 class ListenerUsers:
@@ -56,7 +58,8 @@ class ListenerUsers:
 
 
 class LogIns:
-    """Begins the log-ins of one listener."""
+    """Begins the log-ins of one listener. `token_keys`: of OAUTHBEARER; the server of the
+    listener runs its task."""
 
     def __init__(
         self,
@@ -64,8 +67,10 @@ class LogIns:
         credentials: Credentials,
         derivations: Derivations,
         metrics: SaslMetrics,
+        token_keys: TokenKeys | None = None,
     ) -> None:
         self.settings = settings
+        self.token_keys = token_keys
         self._users = ListenerUsers(settings.users, credentials)
         self._derivations = derivations
         self._metrics = metrics
@@ -73,4 +78,4 @@ class LogIns:
     def begin(self) -> LogIn:
         settings = self.settings
         sasl = Sasl(settings.mechanisms, self._users, new_nonce, settings.max_session_ms)
-        return LogIn(sasl, self._derivations, self._metrics, settings)
+        return LogIn(sasl, self._derivations, self._metrics, settings, self.token_keys)
