@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -18,6 +16,7 @@ from kbroker.cli.exits import OK, REFUSED, UNREACHABLE
 from kbroker.client.broker_process import RunningBroker, free_port
 from kbroker.client.properties import read_properties
 from kbroker.client.security import ClientSecurity
+from tests.canaries import command_lines
 
 Secured = Callable[..., tuple[int, str, str]]
 
@@ -150,7 +149,7 @@ def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
-    with _command_lines() as seen:
+    with command_lines() as seen:
         for command in (*COMMANDS, *USERS):
             if command == "transactions list":
                 _open_transaction(broker)
@@ -276,25 +275,3 @@ def _work_as_app(secured: Secured, folder: Path) -> None:
             assert "uthorization failed" in errors, f"{command}: {errors}"
     finally:
         admin.write_text(settings)
-
-
-@contextmanager
-def _command_lines() -> Iterator[set[bytes]]:
-    """The command lines of all processes that ran meanwhile, as any user of the machine sees
-    them."""
-    seen: set[bytes] = set()
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                with suppress(OSError):
-                    seen.add(path.read_bytes())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
