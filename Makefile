@@ -94,7 +94,7 @@ test-programs: .venv/.ready recorder
 
 test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
-	$(PYTEST) tests/clients tests/consumer_groups
+	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups
 
 test-crash: .venv/.ready recorder
 	@printf '\n== crashes ==\n'
