@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_INTERVAL_S = 0.1
 _TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+_INVALID = "INVALID_RECORD"
 
 
 class Outcome:
@@ -45,6 +46,8 @@ class Outcome:
                     f"; max.message.bytes of the topic is the bound: `kbroker configs set --topic {topic} "
                     "max.message.bytes=...` raises it"
                 )
+            elif error.name() == _INVALID:  # librdkafka drops the broker's own words.
+                self.first_error += "; a compacted topic refuses records without a key, and their batch"
 
 
 @click.command()

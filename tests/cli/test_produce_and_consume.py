@@ -93,6 +93,16 @@ def test_a_record_that_is_too_large(command: Command, broker: RunningBroker, tmp
     assert "1 record was not confirmed" in refused.err
 
 
+def test_a_record_without_a_key_for_a_compacted_topic(
+    command: Command, broker: RunningBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("by-key", config={"cleanup.policy": "compact"})
+    (tmp_path / "lines").write_text("a=1\nno key\n")
+    refused = command("produce", "by-key", tmp_path / "lines", "-k", "=")
+    assert refused.code == REFUSED
+    assert "a compacted topic refuses records without a key" in refused.err
+
+
 def test_a_new_share_group_begins_at_the_earliest_record_and_goes_on_where_it_was(
     command: Command, filled: str
 ) -> None:
