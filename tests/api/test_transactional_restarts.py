@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.transactions import MarkerType, TransactionState
 from tests.api.conftest import Client, Connect, versions
+from tests.api.test_full_disk import refusing
 from tests.api.transactional_producer import (
     VERIFY_FROM,
     Ended,
@@ -180,6 +181,25 @@ async def test_unused_ids_are_forgotten(connect: Connect) -> None:
         answer = await init(client, "unused")
         assert (answer.error_code, answer.producer_epoch) == (OK, 0)
         assert answer.producer_id != unused.producer_id
+
+
+async def test_unused_ids_are_forgotten_after_a_full_disk(connect: Connect) -> None:
+    """All of them, not only the first one whose removal was refused."""
+    async with opened(connect, **{"transactional.id.expiration.ms": str(TIMEOUT_MS)}) as client:
+        names = ["t1", "t2", "t3"]
+        for name in names:
+            await Producer(client, name).init()
+        coordinator, commits = client.broker.transactions.coordinator, client.broker.state_commits
+        with trio.fail_after(30):
+            with refusing(client, NoSpace("the disk is full")):
+                while not commits.statistics().refused:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert [name for name, _ in coordinator.records()] == names
+            while any(True for _ in coordinator.records()):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        for name in names:
+            answer = await init(client, name)
+            assert (answer.error_code, answer.producer_epoch) == (OK, 0)
 
 
 # Restarts

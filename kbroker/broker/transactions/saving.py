@@ -6,7 +6,7 @@ With durability `os` some records are synced all the same: see `save` and `begin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Final
 
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.commits.waiting import Decision, OnDone
+from kbroker.broker.commits.waiting import Decision, OnDone, Pending
 from kbroker.broker.logs.partition import Partition
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -117,6 +117,32 @@ class TransactionSaving:
             with coordinating():
                 await decision.wait()
 
+    async def remove(self, expired: Sequence[Transition]) -> None:
+        """Save the removal of these ids, all in the same groups: each of them is busy until then.
+        Durable on return (written, with durability `os`). Cancelling has no effect.
+
+        Raises KafkaError after the last write. Ids whose removal was refused stay as they were, and
+        so do those whose last markers are not synced yet."""
+        pending = Pending(start=self._state.start)
+        refused: list[Exception] = []
+
+        def ended(transition: Transition, error: Exception | None) -> None:
+            self._told(transition, error)
+            if error is not None:
+                refused.append(error)
+            pending.part_done()
+
+        for each in expired:
+            if each.transactional_id in self._marking:
+                self._coordinator.not_saved(each)
+            else:
+                pending.parts += 1
+                self._state.enqueue([_change_of(each)], partial(ended, each))
+        await pending.wait(to_the_end=True)
+        with coordinating():
+            for error in refused[:1]:
+                raise error
+
     async def _write(self, transition: Transition, first_logs: Collection[Partition]) -> None:
         saved = Decision()
         try:
@@ -133,11 +159,14 @@ class TransactionSaving:
             await saved.wait(to_the_end=True)
 
     def _ended(self, transition: Transition, saved: Decision, error: Exception | None) -> None:
+        self._told(transition, error)
+        saved.decide(error)
+
+    def _told(self, transition: Transition, error: Exception | None) -> None:
         if error is None:
             self._coordinator.saved(transition, now())
         else:
             self._coordinator.not_saved(transition)
-        saved.decide(error)
 
     def save_complete(self, transition: Transition, sync: Callable[[OnDone], None]) -> None:
         """Save a complete transaction with the next write of any kind after `sync`

@@ -159,8 +159,7 @@ class TransactionService:
             self.ending.abort(transition)
 
     async def _remove_expired(self) -> None:
-        for transition in self.coordinator.remove_expired(now()):
-            await self._saving.save(transition)
+        await self._saving.remove(self.coordinator.remove_expired(now()))
 
 
 async def _each(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
