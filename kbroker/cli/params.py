@@ -285,9 +285,12 @@ class SpanType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return parse_span(str(value))
+            span_ms = parse_span(str(value))
         except ValueError as error:
             self.fail(str(error), param, context)
+        if span_ms >= 1 << 63:  # Requests have no place for it.
+            self.fail(f"{str(value)!r} is too long", param, context)
+        return span_ms
 
 
 class ChoicesType(click.ParamType[tuple[str, ...]]):

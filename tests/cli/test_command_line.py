@@ -138,6 +138,7 @@ WRONG_USAGE = [
     (["share-groups", "list", "--state", "Empty,Full"], "'Full' is not one of Empty, Stable, Dead"),
     (["transactions", "list", "--state", "Open"], "'Open' is not one of Empty, Ongoing"),
     (["transactions", "list", "--longer-than", "5"], "'5' has no unit"),
+    (["transactions", "list", "--longer-than", "106751991168d"], "'106751991168d' is too long"),
     (["transactions", "list", "--pattern", ""], "must not be empty"),
     (["transactions", "describe"], "Missing argument 'ID...'"),
     (["transactions", "describe", " "], "must not be empty"),
