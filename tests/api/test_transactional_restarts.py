@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -200,6 +200,26 @@ async def test_unused_ids_are_forgotten_after_a_full_disk(connect: Connect) -> N
         for name in names:
             answer = await init(client, name)
             assert (answer.error_code, answer.producer_epoch) == (OK, 0)
+
+
+async def test_a_log_that_cannot_take_a_marker_is_named(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(batches: object) -> NoReturn:
+        raise NoSpace("the disk is full")
+
+    async with opened(connect) as client, trio.open_nursery() as nursery:
+        producer = await Producer(client).init()
+        await producer.send(B, b"kept")
+        commits: Any = client.broker.log_commits
+        commits._write, before = refuse, commits._write
+        nursery.start_soon(producer.commit)
+        with trio.fail_after(30):
+            while "has to wait" not in caplog.text:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        commits._write = before
+        waits = f"a-1: the end of the transaction of producer {producer.producer_id} has to wait"
+        assert f"{waits}: the disk is full" in caplog.text
 
 
 # Restarts

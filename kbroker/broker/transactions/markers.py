@@ -101,20 +101,20 @@ class Markers:
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         producer = ProducerInfo(record.producer_id, record.producer_epoch, -1)
         pending = Pending(start=self._start_commit)
-        refused: list[tuple[TransactionPartition, Exception]] = []
+        refused: list[tuple[Partition, Exception]] = []
 
         for log in logs:
+            partition = self._topics.partition(*log)
+            if partition is None or partition.deleted:
+                continue
 
-            def on_done(error: Exception | None, log: TransactionPartition = log) -> None:
+            def on_done(error: Exception | None, partition: Partition = partition) -> None:
                 if error is not None:
-                    refused.append((log, error))
+                    refused.append((partition, error))
                 else:
                     self.written += 1
                 pending.part_done()
 
-            partition = self._topics.partition(*log)
-            if partition is None or partition.deleted:
-                continue
             pending.parts += 1
             try:
                 epoch, version = self.coordinator_epoch, record.version
@@ -124,15 +124,21 @@ class Markers:
             except KafkaError as error:
                 pending.parts -= 1
                 if error.code is not ErrorCode.invalid_producer_epoch and not partition.deleted:
-                    refused.append((log, error))
+                    refused.append((partition, error))
         await pending.wait(to_the_end=True)
-        for log, why in refused:
+        for partition, why in refused:
             if not isinstance(why, NoSpace | KafkaError):
                 raise why
-            self._report(log, why)
-        return [log for log, _ in refused]
+            self._report(partition, record.producer_id, why)
+        return [TransactionPartition(*partition.log) for partition, _ in refused]
 
-    def _report(self, log: TransactionPartition, error: Exception) -> None:
+    def _report(self, partition: Partition, producer_id: int, error: Exception) -> None:
         if trio.current_time() >= self._next_report:
             self._next_report = trio.current_time() + _REPORT_EVERY_S
-            logger.error("the end of a transaction in log %s-%d has to wait: %s", *log, error)
+            logger.error(
+                "%s-%d: the end of the transaction of producer %d has to wait: %s",
+                partition.topic_name,
+                partition.log.partition,
+                producer_id,
+                error,
+            )
