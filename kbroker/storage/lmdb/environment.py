@@ -29,7 +29,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,16 +59,19 @@ _COPY_TO_STDOUT = "import sys, lmdb; lmdb.open(sys.argv[1], readonly=True).copyf
 
 _PAGES = struct.Struct("=8x3Q16x")
 """LMDB's MDB_db: branch, leaf and overflow pages, between fields that are not needed here."""
+_SPARE_HANDLES = 64
+"""For sub-databases that write transactions create."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
 
 
 class MissingHandle(Exception):
-    """`read` then opens the sub-database and repeats its work."""
+    """`read` then opens the first of these sub-databases, which is needed, and repeats its work.
+    Each time that this happens again, it opens twice as many of the following ones with it."""
 
-    def __init__(self, name: bytes) -> None:
-        super().__init__(name)
-        self.name = name
+    def __init__(self, names: Sequence[bytes]) -> None:
+        super().__init__(names[0])
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +103,19 @@ class LmdbEnvironment:
     def read(self, work: Callable[[Transaction], T]) -> T:
         """The result of `work` in a read transaction. Values in it are views, valid until it ends.
         `work` may run more than once."""
-        missing_before = b""
+        missing_before, most = b"", 1
         while True:
             openings = self._openings
             try:
                 with self._lock, self._env.begin(buffers=True) as transaction:
                     return work(transaction)
             except MissingHandle as missing:
-                if missing.name == missing_before:
-                    raise StoreFailed(f"{self.directory}: no sub-database {missing.name!r}") from missing
-                missing_before = missing.name
-                self._open_handle(missing.name)
+                needed = missing.names[0]
+                if needed == missing_before:
+                    raise StoreFailed(f"{self.directory}: no sub-database {needed!r}") from missing
+                missing_before = needed
+                self._open_handles(missing.names[:most])
+                most *= 2
             except lmdb.Error as error:
                 if isinstance(error, lmdb.InvalidParameterError) and openings != self._openings:
                     continue
@@ -166,7 +171,7 @@ class LmdbEnvironment:
         try:
             return self._handles[name]
         except KeyError:
-            raise MissingHandle(name) from None
+            raise MissingHandle((name,)) from None
 
     def handle_in(self, transaction: Transaction, name: bytes) -> Handle:
         """The sub-database `name`, created if needed, for use inside `write`."""
@@ -189,21 +194,28 @@ class LmdbEnvironment:
             for name in names:
                 self._handles.pop(name, None)
 
-    def _open_handle(self, name: bytes) -> None:
-        """Open a handle, after the current write. If the sub-database was dropped meanwhile,
-        nothing is opened: `work` will no longer look for it."""
+    def _open_handles(self, names: Sequence[bytes]) -> None:
+        """Open handles, after the current write, as many as there is room for; at least the first.
+        Sub-databases that were dropped meanwhile are left out: `work` will no longer look for
+        them."""
         with self._writing:
-            if name in self._handles:  # opened by another reader meanwhile, or created by that write
-                return
-            if len(self._handles) >= self._max_handles - 64:
+            if names[0] not in self._handles and self._room() <= 0:
                 self._open_again()
-            self._openings += 1
-            try:
-                self._handles[name] = self._env.open_db(name, create=False)
-            except lmdb.NotFoundError:
-                return
-            except lmdb.Error as error:
-                raise StoreFailed(f"{self.directory}: {error}") from error
+            for name in names[: max(1, self._room())]:
+                if name not in self._handles:  # opened by another reader, or created by that write
+                    self._open_handle(name)
+
+    def _room(self) -> int:
+        return self._max_handles - _SPARE_HANDLES - len(self._handles)
+
+    def _open_handle(self, name: bytes) -> None:
+        self._openings += 1
+        try:
+            self._handles[name] = self._env.open_db(name, create=False)
+        except lmdb.NotFoundError:
+            return
+        except lmdb.Error as error:
+            raise StoreFailed(f"{self.directory}: {error}") from error
 
     def _open_again(self) -> None:
         with self._lock.alone():

@@ -30,7 +30,13 @@ from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
 from kbroker.storage.keyvalue.chunks import ChunkedSegment, ChunkSource, join, read_chunks
-from kbroker.storage.lmdb.environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
+from kbroker.storage.lmdb.environment import (
+    LmdbEnvironment,
+    LmdbStatistics,
+    MissingHandle,
+    Transaction,
+    open_environment,
+)
 from kbroker.storage.spi import LogId
 
 T = TypeVar("T")
@@ -49,14 +55,19 @@ def _segment_name(number: int) -> bytes:
 
 
 class _Chunks:
-    """The ChunkSource of one transaction."""
+    """The ChunkSource of one transaction. `segments`: those of the log that is read, if several
+    are."""
 
     def __init__(self, env: LmdbEnvironment, transaction: Transaction) -> None:
         self._env = env
         self._transaction = transaction
+        self.segments: Sequence[ChunkedSegment] = ()
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, memoryview]]:
-        cursor = self._transaction.cursor(self._env.handle(_segment_name(segment.number)))
+        try:
+            cursor = self._transaction.cursor(self._env.handle(_segment_name(segment.number)))
+        except MissingHandle:
+            raise MissingHandle(self._names_from(segment)) from None
         if not cursor.set_range(_OFFSET.pack(max(0, offset))):
             if not cursor.last():
                 return
@@ -64,6 +75,11 @@ class _Chunks:
             cursor.first()
         for key, chunk in cursor:
             yield _OFFSET.unpack(key)[0], chunk
+
+    def _names_from(self, segment: ChunkedSegment) -> list[bytes]:
+        """A read of many small segments would otherwise begin anew for each."""
+        following = [each for each in self.segments if each.base_offset > segment.base_offset]
+        return [_segment_name(each.number) for each in (segment, *following)]
 
 
 class LmdbLogReader(ChunkedLogReader):
@@ -101,7 +117,9 @@ class LmdbLogReader(ChunkedLogReader):
     def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
         def look_up_and_work(transaction: Transaction) -> T:
             chunks = _Chunks(self._env, transaction)
-            return work(self._state(log, transaction, chunks), chunks)
+            state = self._state(log, transaction, chunks)
+            chunks.segments = state.segments
+            return work(state, chunks)
 
         return self._env.read(look_up_and_work)
 
