@@ -225,7 +225,7 @@ class MemoryStateStore(StateStore):
     write_beside_sync = True
 
     def __init__(
-        self, contents: dict[bytes, bytes], keys: SortedKeys | None = None, lock: Lock | None = None
+        self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None
     ) -> None:
         """All are shared with other stores over the same contents: a reader in another thread must
         not see half of a write."""
@@ -254,7 +254,7 @@ class MemoryStateStore(StateStore):
     def snapshot(self) -> Iterator[MemoryStateStore]:
         with self._lock:
             contents, keys = dict(self._contents), self._keys.copy()
-        yield MemoryStateStore(contents, keys)
+        yield MemoryStateStore(contents, keys=keys)
 
     def write(self, changes: Sequence[Change]) -> None:
         with self._lock:
@@ -279,7 +279,7 @@ class MemoryStateStore(StateStore):
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
-_all_states: dict[Path, tuple[dict[bytes, bytes], SortedKeys, Lock]] = {}
+_all_states: dict[Path, tuple[dict[bytes, bytes], Lock, SortedKeys]] = {}
 
 
 def _open_log(
@@ -293,7 +293,7 @@ def _open_state(
     directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0
 ) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
-    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, SortedKeys(), Lock())))
+    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock(), SortedKeys())))
 
 
 LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)

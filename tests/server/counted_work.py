@@ -47,7 +47,7 @@ BROKERS: Mapping[str, tuple[str, Durability]] = {
 _WARM_UP = 5
 _WINDOWS, _REQUESTS = 3, 20
 _WAITING_WINDOWS = 12
-"""Where an answer waits for another request, which takes more turns of the loop on a busy machine."""
+"""Where an answer waits for another request, which takes more turns on a busy machine."""
 _BURST_WINDOWS = 12
 """Windows of one burst each: on a busy machine some bursts arrive in two pieces."""
 _PACKAGES = ("kbroker", "trio", "kio")

@@ -77,7 +77,7 @@ class _Chunks:
             yield _OFFSET.unpack(key)[0], chunk
 
     def _names_from(self, segment: ChunkedSegment) -> list[bytes]:
-        """A read of many small segments would otherwise begin anew for each."""
+        """A read of many small segments would otherwise start over for each."""
         following = [each for each in self.segments if each.base_offset > segment.base_offset]
         return [_segment_name(each.number) for each in (segment, *following)]
 

@@ -127,7 +127,7 @@ def test_handles_are_given_back_before_they_run_out(tmp_path: Path, monkeypatch:
     store.close()
 
 
-def test_the_first_read_of_many_small_segments_does_not_begin_anew_for_each(
+def test_the_first_read_of_many_small_segments_starts_over_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader after a restart waited for 7 s at 1200 segments, and four times as long at twice as
