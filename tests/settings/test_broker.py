@@ -30,7 +30,10 @@ WIDEST = {
     "group.share.max.share.sessions": str(INT_MAX),
     "group.share.max.size": "1",
 }
-STRINGS = {"super.users": ("", "User:alice;User:bob")}
+STRINGS = {
+    "sasl.oauthbearer.jwks.endpoint.url": ("https://issuer.example.com/keys", "file:///etc/keys.json"),
+    "super.users": ("", "User:alice;User:bob"),
+}
 PASSWORDS = {
     "sasl.jaas.config": ("", 'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b c";')
 }
