@@ -74,10 +74,10 @@ lint: .venv/.ready
 	@printf '\n== sizes and documentation ==\n'
 	$(PYTEST) tests/checks
 
-# Three stages at a time, each shown when it has ended: half of their time is waiting. Spark is installed beside the checks.
+# Three stages at a time, each shown when it has ended: half of their time is waiting. Spark is installed meanwhile.
 test: .venv/.ready recorder
-	@$(MAKE) --no-print-directory --output-sync=target -j2 lint .venv-spark/.ready
-	@$(MAKE) --no-print-directory --output-sync=target -j3 test-unit test-programs test-api test-clients test-spark test-crash test-powercut
+	@$(MAKE) --no-print-directory --output-sync=target -j3 .venv-spark/.ready lint test-unit test-programs test-api test-clients \
+		test-spark test-crash test-powercut
 	@printf '\nall stages passed\n'
 
 test-unit: .venv/.ready recorder
