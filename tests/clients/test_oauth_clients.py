@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
 from tests.client.certificates import make_certificates
+from tests.clients.secured_clients import PATIENCE_S, RECORDS, aiokafka, confluent, kafka_python
 from tests.security.tokens import AUDIENCE, ISSUER
 from tests.server.issuer import CLIENT_ID, CLIENT_SECRET, Issuer, open_issuer
 
 # kafka-python on Python 3.11 and 3.12
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-PATIENCE_S = 60
-RECORDS = [b"%d" % number for number in range(20)]
 
 
 class Secured(NamedTuple):
@@ -69,84 +67,36 @@ def settings(secured: Secured, way: Callable[[Secured], dict[str, Any]]) -> dict
     }
 
 
-def confluent(secured: Secured, topic: str, way: Callable[[Secured], dict[str, Any]]) -> list[bytes]:
-    common = settings(secured, way)
-    producer = Producer(common)
-    for value in RECORDS:
-        producer.produce(topic, value)
-    assert producer.flush(PATIENCE_S) == 0
-    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    found: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < len(RECORDS) and time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            found.append(message.value())
-    consumer.close()
-    return found
+def provided(secured: Secured, base: type, token: Callable[[Any], Any]) -> dict[str, Any]:
+    """Settings of kafka-python and aiokafka. `base`: the library's class of token providers."""
+    return {
+        "bootstrap_servers": secured.address,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": type("Provider", (base,), {"token": token})(),
+    }
 
 
-def kafka_python(secured: Secured, topic: str) -> list[bytes]:
-    from kafka import KafkaConsumer, KafkaProducer
+def by_kafka_python(secured: Secured, topic: str) -> list[bytes]:
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
-    class Provider(AbstractTokenProvider):  # type: ignore[misc]
-        def token(self) -> str:
-            return secured.issuer.token()
-
-    common = {
-        "bootstrap_servers": secured.address,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": Provider(),
-    }
-    producer = KafkaProducer(**common)
-    for value in RECORDS:
-        producer.send(topic, value)
-    producer.flush(PATIENCE_S)
-    producer.close()
-    consumer = KafkaConsumer(
-        topic, **common, auto_offset_reset="earliest", consumer_timeout_ms=PATIENCE_S * 1000
-    )
-    found = [record.value for _, record in zip(RECORDS, consumer, strict=False)]
-    consumer.close()
-    return found
+    return kafka_python(provided(secured, AbstractTokenProvider, lambda _: secured.issuer.token()), topic)
 
 
-def aiokafka(secured: Secured, topic: str) -> list[bytes]:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+def by_aiokafka(secured: Secured, topic: str) -> list[bytes]:
     from aiokafka.abc import AbstractTokenProvider
 
-    class Provider(AbstractTokenProvider):  # type: ignore[misc]
-        async def token(self) -> str:
-            return secured.issuer.token()
+    async def token(_: Any) -> str:
+        return secured.issuer.token()
 
-    common = {
-        "bootstrap_servers": secured.address,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": Provider(),
-    }
-
-    async def run() -> list[bytes]:
-        async with AIOKafkaProducer(**common) as producer:
-            for value in RECORDS:
-                await producer.send_and_wait(topic, value)
-        async with AIOKafkaConsumer(topic, **common, auto_offset_reset="earliest") as consumer:
-            found: list[bytes] = []
-            while len(found) < len(RECORDS):
-                found.append((await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value)
-            return found
-
-    return asyncio.run(run())
+    return aiokafka(provided(secured, AbstractTokenProvider, token), topic)
 
 
 CLIENTS: dict[str, Callable[[Secured, str], list[bytes]]] = {
-    "confluent-kafka-oidc": lambda secured, topic: confluent(secured, topic, oidc),
-    "confluent-kafka-callback": lambda secured, topic: confluent(secured, topic, callback),
-    "kafka-python": kafka_python,
-    "aiokafka": aiokafka,
+    "confluent-kafka-oidc": lambda secured, topic: confluent(settings(secured, oidc), topic),
+    "confluent-kafka-callback": lambda secured, topic: confluent(settings(secured, callback), topic),
+    "kafka-python": by_kafka_python,
+    "aiokafka": by_aiokafka,
 }
 
 

@@ -3,7 +3,6 @@ out of every place where somebody could find them."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,14 +23,13 @@ from confluent_kafka.admin import (
 from kbroker import cli
 from kbroker.cli.exits import OK
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
+from tests.clients.secured_clients import PATIENCE_S, RECORDS, aiokafka, confluent, kafka_python
 
 # kafka-python on Python 3.11 and 3.12
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-PATIENCE_S = 60
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD, JAAS_PASSWORD, WRONG = "canary-stored", "canary-jaas", "canary-wrong"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_carol="{JAAS_PASSWORD}";'
-RECORDS = [b"%d" % number for number in range(20)]
 
 
 class Secured(NamedTuple):
@@ -101,63 +99,10 @@ def alter(admin: AdminClient, alteration: Any) -> None:
         future.result(PATIENCE_S)
 
 
-# -- the clients: each sends RECORDS, and returns what it then reads
-# --------------------------------------------------------------------------------------------------
-
-
-def confluent(log_in: LogIn, topic: str) -> list[bytes]:
-    producer = Producer(log_in.confluent())
-    for value in RECORDS:
-        producer.produce(topic, value)
-    assert producer.flush(PATIENCE_S) == 0
-    consumer = Consumer({**log_in.confluent(), "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    found: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < len(RECORDS) and time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            found.append(message.value())
-    consumer.close()
-    return found
-
-
-def kafka_python(log_in: LogIn, topic: str) -> list[bytes]:
-    from kafka import KafkaConsumer, KafkaProducer
-
-    producer = KafkaProducer(**log_in.python())
-    for value in RECORDS:
-        producer.send(topic, value)
-    producer.flush(PATIENCE_S)
-    producer.close()
-    consumer = KafkaConsumer(
-        topic, **log_in.python(), auto_offset_reset="earliest", consumer_timeout_ms=PATIENCE_S * 1000
-    )
-    found = [record.value for _, record in zip(RECORDS, consumer, strict=False)]
-    consumer.close()
-    return found
-
-
-def aiokafka(log_in: LogIn, topic: str) -> list[bytes]:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
-    async def run() -> list[bytes]:
-        async with AIOKafkaProducer(**log_in.python()) as producer:
-            for value in RECORDS:
-                await producer.send_and_wait(topic, value)
-        async with AIOKafkaConsumer(topic, **log_in.python(), auto_offset_reset="earliest") as consumer:
-            found: list[bytes] = []
-            while len(found) < len(RECORDS):
-                found.append((await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value)
-            return found
-
-    return asyncio.run(run())
-
-
 CLIENTS: dict[str, Callable[[LogIn, str], list[bytes]]] = {
-    "confluent-kafka": confluent,
-    "kafka-python": kafka_python,
-    "aiokafka": aiokafka,
+    "confluent-kafka": lambda log_in, topic: confluent(log_in.confluent(), topic),
+    "kafka-python": lambda log_in, topic: kafka_python(log_in.python(), topic),
+    "aiokafka": lambda log_in, topic: aiokafka(log_in.python(), topic),
 }
 DEFAULT_RUN = {
     ("confluent-kafka", "SCRAM-SHA-256"),
@@ -181,7 +126,7 @@ def test_records_after_a_log_in(secured: Secured, client: str, mechanism: str, n
 
 def test_a_user_of_a_jaas_line(secured: Secured, name: str) -> None:
     secured.broker.create_topic(name)
-    assert confluent(LogIn(secured.address, "PLAIN", "carol", JAAS_PASSWORD), name) == RECORDS
+    assert confluent(LogIn(secured.address, "PLAIN", "carol", JAAS_PASSWORD).confluent(), name) == RECORDS
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
