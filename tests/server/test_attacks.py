@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -110,23 +111,34 @@ CONVERSATIONS = [
 ]
 
 
+ATTACKERS = 8
+"""At a time: a refused log-in is answered after a delay."""
+
+
+def attack(target: Target, seed: int, count: int) -> None:
+    """Send without waiting, and read until the broker has closed."""
+    chance = random.Random(seed)
+    for number in range(count):
+        chosen = chance.choice(CONVERSATIONS)
+        at = chance.randrange(len(chosen))
+        port = target.secured if number % 8 == 0 else target.sasl
+        with target.socket(port) as sock, suppress(ConnectionError):
+            for position, part in enumerate(chosen):
+                sock.sendall(mutated(chance, part) if position == at else part)
+            sock.shutdown(socket.SHUT_WR)
+            assert is_closed(sock)
+
+
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.full)])
 def test_mutated_frames(target: Target, count: int) -> None:
-    """The attacker sends without waiting and reads until the broker has closed."""
-    chance = random.Random(count)
     before_mb = memory(target.broker.pid).anonymous_mb
-    with target.logged_in() as other:
-        for number in range(count):
-            chosen = chance.choice(CONVERSATIONS)
-            at = chance.randrange(len(chosen))
-            port = target.secured if number % 8 == 0 else target.sasl
-            with target.socket(port) as sock, suppress(ConnectionError):
-                for position, part in enumerate(chosen):
-                    sock.sendall(mutated(chance, part) if position == at else part)
-                sock.shutdown(socket.SHUT_WR)
-                assert is_closed(sock)
-            if number % 100 == 0:
-                assert is_served(other)
+    with target.logged_in() as other, ThreadPoolExecutor(ATTACKERS) as threads:
+        attacks = [threads.submit(attack, target, seed, count // ATTACKERS) for seed in range(ATTACKERS)]
+        while not all(each.done() for each in attacks):
+            assert is_served(other)
+            wait(attacks, timeout=0.1)
+        for each in attacks:
+            each.result()
     check_after(target, before_mb)
 
 
