@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -74,6 +74,9 @@ class TlsSocket:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        # librdkafka encrypts each record of a large batch by itself. SSLObject's own method is one
+        # more Python call for each of them.
+        self._read: Callable[[int, memoryview], int] = getattr(self._tls, "_sslobj", self._tls).read
         self._is_established = False
         self.has_more = False
         """More may be decrypted without the socket: the last recv_into had a full buffer."""
@@ -104,14 +107,14 @@ class TlsSocket:
         return self._decrypt(buffer)
 
     def _decrypt(self, buffer: memoryview) -> int:
-        length = 0
+        length, room, read = 0, len(buffer), self._read
         try:
-            while length < len(buffer):
-                # SSLObject.read takes the number of bytes first, unlike SSLSocket.recv_into.
-                count = self._tls.read(len(buffer) - length, buffer[length:])
+            while length < room:
+                # It takes the number of bytes first, unlike SSLSocket.recv_into.
+                count = read(room - length, buffer[length:])
                 if not count:
                     break
-                length += int(count)
+                length += count
         except ssl.SSLWantReadError:
             self._flush_quietly()  # The answer to a KeyUpdate.
             self.has_more = False
@@ -120,7 +123,7 @@ class TlsSocket:
             return length
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             pass  # After it has handed out what came before: the next call returns 0 again.
-        self.has_more = length == len(buffer)
+        self.has_more = length == room
         return length
 
     def sendmsg(self, buffers: Sequence[Buffer]) -> int:
