@@ -20,6 +20,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 O = TypeVar("O", bound=Hashable)  # noqa: E741 - an owner
 _FEW: Final = 1024
+_LONGEST_MS: Final = (1 << 31) - 1
+"""The largest throttle_time_ms: 24 days."""
 
 
 class Windows(NamedTuple):
@@ -84,11 +86,12 @@ class Rate:
 
 def throttle_ms(rate: Rate, limit: float, now_ms: float) -> int:
     """Kafka's formula: how long a client waits whose rate is `rate` and may be `limit` per second.
-    0 if it is not above that."""
+    0 if it is not above that, and never more than an answer can name."""
     observed = rate.per_second(now_ms)
     if observed <= limit:
         return 0
-    return math.floor((observed - limit) / limit * rate.over_ms(now_ms) + 0.5)
+    # Infinite for the least limits, which are numbers like 5e-324.
+    return math.floor(min((observed - limit) / limit * rate.over_ms(now_ms) + 0.5, _LONGEST_MS))
 
 
 class Rates(Generic[O]):

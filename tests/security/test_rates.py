@@ -130,3 +130,11 @@ def test_rates_of_clients_that_are_gone_take_no_memory() -> None:
     assert len(rates) < 1200, "those of the last 11 seconds, and some of which nothing is left"
     rates.of("client 4999", 500_000)
     assert rates.of("client 4999", 500_000).total(500_000) == 1
+
+
+@pytest.mark.parametrize("limit", [1.0, 1e-7, 1e-300, 5e-324])
+def test_no_wait_is_longer_than_an_answer_can_name(limit: float) -> None:
+    """The largest of Kafka's 32 bits. Quotas may be so small that the time would be infinite."""
+    rate = Rate(KAFKAS)
+    rate.record(10_000_000, 0)
+    assert throttle_ms(rate, limit, 0) == (1 << 31) - 1
