@@ -115,6 +115,12 @@ class Metering:
             self.waits_ms[key] = wait_ms
 
     @property
+    def produced_wait_ms(self) -> int:
+        """The time to wait for produced bytes, which locks do not shorten: every shorter wait would
+        let another request with records through."""
+        return self.waits_ms.get(PRODUCER_BYTE_RATE, 0)
+
+    @property
     def longest_wait(self) -> tuple[str, int]:
         """The key of the quota that the client waits for, and the time in milliseconds; 0 if it
         does not wait."""

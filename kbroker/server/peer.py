@@ -230,7 +230,7 @@ class Peer(Transport):
         key, wait_ms = metering.longest_wait
         if wait_ms:
             first_lock_ms = self._broker.share_partitions.first_lock_ms(self.connection.id)
-            wait_ms = before_locks_end(wait_ms, first_lock_ms, now)
+            wait_ms = max(before_locks_end(wait_ms, first_lock_ms, now), metering.produced_wait_ms)
             self._quotas.metrics.throttled(key, wait_ms)
         return wait_ms
 

@@ -264,6 +264,25 @@ async def test_a_worker_that_holds_records_waits_no_longer_than_it_can(tmp_path:
         assert throttle_ms(again) > 30_000, "it holds nothing now"
 
 
+async def test_locks_let_no_produced_bytes_through(tmp_path: Path) -> None:
+    """A shorter wait would let the next request in, with its records: a client with a lock that
+    nearly ends could write as much as it liked."""
+    async with served(tmp_path, {"group.share.record.lock.duration.ms": "1000"}) as world:
+        topic_id = await prepare(world, 100)
+        await limit(world, {"client-id": "app"}, producer_byte_rate=1_000)
+        app = Wire(world)
+        assert acquired(await member_of(app).fetch([(topic_id, 0)], wait_ms=5000))
+        assert throttle_ms(await app.produce(40_000)) > 30_000
+
+
+async def test_a_wait_that_no_answer_could_name(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        await limit(world, {"client-id": "app"}, producer_byte_rate=1e-300)
+        assert throttle_ms(await Wire(world).produce(1_000)) == (1 << 31) - 1
+        await limit(world, {"client-id": "app"}, request_percentage=5e-324)
+        assert throttle_ms(await Wire(world).call("metadata", 12, **METADATA)) == 1000
+
+
 async def test_acknowledgements_in_a_throttled_fetch_count(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         topic_id = await prepare(world, 20_000, 100)
