@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from kbroker.security.acls import canonical_host
 
+K = TypeVar("K")
+P = TypeVar("P")
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
@@ -206,7 +208,8 @@ class QuotaTable:
     def __init__(self) -> None:
         self._values: dict[Entity, dict[str, float]] = {}
         self._of_clients: dict[str, dict[tuple[str | None, str | None], float]] = {}
-        self._of_addresses: dict[str | None, float] = {}
+        self._of_addresses: dict[str | None, dict[Entity, float]] = {}
+        """Two spellings of an address are two entities; the one that was set last holds."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -219,19 +222,21 @@ class QuotaTable:
 
     def put(self, entity: Entity, values: Mapping[str, float]) -> None:
         """Replace the quotas of an entity; without values it has none."""
-        self._values.pop(entity, None)
+        names = dict(entity)
+        before = self._values.pop(entity, {})
         if values:
             self._values[entity] = dict(values)
-        self._of_clients.clear()
-        self._of_addresses.clear()
-        for each, quotas in self._values.items():
-            names = dict(each)
-            for key, value in quotas.items():
-                if IP in names:
-                    self._of_addresses[_address(names[IP])] = value
-                else:
-                    place = names.get(USER, _ABSENT), names.get(CLIENT_ID, _ABSENT)
-                    self._of_clients.setdefault(key, {})[place] = value
+        if IP in names:
+            address = _address(names[IP])
+            _drop(self._of_addresses, address, entity)
+            for value in values.values():
+                self._of_addresses.setdefault(address, {})[entity] = value
+            return
+        place = names.get(USER, _ABSENT), names.get(CLIENT_ID, _ABSENT)
+        for key in before:
+            _drop(self._of_clients, key, place)
+        for key, value in values.items():
+            self._of_clients.setdefault(key, {})[place] = value
 
     @property
     def limits_clients(self) -> bool:
@@ -264,8 +269,16 @@ class QuotaTable:
     def of_address(self, host: str) -> float | None:
         """connection_creation_rate of an address: its own, or the default's."""
         limits = self._of_addresses
-        limit = limits.get(_address(host))
-        return limits.get(None) if limit is None else limit
+        found = limits.get(_address(host)) or limits.get(None)
+        return next(reversed(found.values())) if found else None
+
+
+def _drop(groups: dict[K, dict[P, float]], key: K, place: P) -> None:
+    """Without effect if it is not there. No group is left empty."""
+    if group := groups.get(key):
+        group.pop(place, None)
+        if not group:
+            del groups[key]
 
 
 def _address(host: str | None) -> str | None:

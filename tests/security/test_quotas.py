@@ -3,7 +3,11 @@ client."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -222,3 +226,64 @@ def test_an_address_has_its_own_quota_or_the_default() -> None:
     assert table.limits_addresses
     assert not table.limits_clients
     assert [table.of_address(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2")] == [9, 9, 5]
+
+
+NAMES = st.sampled_from(["a", "b", None])
+ENTITIES = st.one_of(
+    st.builds(lambda name: entity_of({"user": name}), NAMES),
+    st.builds(lambda name: entity_of({"client-id": name}), NAMES),
+    st.builds(lambda user, client: entity_of({"user": user, "client-id": client}), NAMES, NAMES),
+    st.builds(lambda name: entity_of({"ip": name}), st.sampled_from(["10.0.0.1", "::ffff:10.0.0.1", None])),
+)
+CHANGES = st.lists(st.tuples(ENTITIES, st.sampled_from([None, 1.0, 2.0]), st.booleans()), max_size=12)
+
+
+@given(CHANGES)
+def test_a_table_that_changes_is_as_a_new_one(changes: Sequence[tuple[Entity, float | None, bool]]) -> None:
+    table, known = QuotaTable(), dict[Entity, dict[str, float]]()
+    for entity, value, is_second in changes:
+        keys = keys_of(entity)
+        values = {} if value is None else {keys[is_second % len(keys)]: value}
+        table.put(entity, values)
+        known.pop(entity, None)
+        known |= {entity: values} if values else {}
+    new = QuotaTable()
+    for entity, values in known.items():
+        new.put(entity, values)
+    assert dict(table) == dict(new) == known
+    assert (table.limits_clients, table.limits_addresses) == (new.limits_clients, new.limits_addresses)
+    for key, user, client_id in product(CLIENTS[:2], ("a", "c"), ("a", "c", "")):
+        assert table.of_client(key, user, client_id) == new.of_client(key, user, client_id)
+    for host in ("10.0.0.1", "10.0.0.2"):
+        assert table.of_address(host) == new.of_address(host)
+
+
+@pytest.mark.parametrize("kind", ["user", "client-id", "ip"])
+def test_a_change_costs_the_same_with_many_entities(kind: str) -> None:
+    """A start puts all of them: 20 000 users must not take minutes."""
+
+    def lines_of(number: int) -> int:
+        entity = entity_of({kind: f"10.0.{number // 250}.{number % 250}"})
+        value = {"connection_creation_rate" if kind == "ip" else PRODUCER_BYTE_RATE: 1.0}
+        return lines_run(lambda: table.put(entity, value))
+
+    table = QuotaTable()
+    assert max(map(lines_of, range(2_000))) < 200
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python it runs."""
+    count = 0
+
+    def trace(_: FrameType, event: str, __: object) -> Callable[..., Any]:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
