@@ -246,6 +246,19 @@ class AclTable:
                 break
             yield from self._prefixed.get((kind, name[:length]), ())
 
+    def selected(self, wanted: AclFilter) -> Iterator[Acl]:
+        """The entries that the filter selects. One that names a resource costs look-ups only."""
+        return filter(wanted.selects, self if wanted.name is None else self._named(wanted, wanted.name))
+
+    def _named(self, wanted: AclFilter, name: str) -> Iterator[Acl]:
+        """Those that the filter may select, and others."""
+        for kind in ResourceType if wanted.kind is ResourceType.ANY else (wanted.kind,):
+            if wanted.pattern is PatternType.MATCH:
+                yield from self.matching(kind, name)
+            else:
+                yield from self._literal.get((kind, name), ())
+                yield from self._prefixed.get((kind, name), ())
+
     def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], dict[Acl, None]]:
         return self._prefixed if acl.pattern is PatternType.PREFIXED else self._literal
 

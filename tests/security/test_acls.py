@@ -104,3 +104,35 @@ def test_match_finds_entries_for_all_resources() -> None:
 )
 def test_an_address_has_one_spelling(text: str, canonical: str) -> None:
     assert canonical_host(text) == canonical
+
+
+_FILTERS = st.builds(
+    AclFilter,
+    st.sampled_from([ResourceType.ANY, ResourceType.TOPIC, ResourceType.GROUP]),
+    st.sampled_from([PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED]),
+    st.sampled_from([None, *NAMES]),
+    st.sampled_from([None, "User:alice", "User:*"]),
+)
+
+
+@given(st.lists(acls()), _FILTERS)
+def test_the_table_finds_what_a_filter_selects(entries: list[Acl], wanted: AclFilter) -> None:
+    found = list(AclTable(entries).selected(wanted))
+    assert sorted(found) == sorted(set(filter(wanted.selects, entries)))
+
+
+@pytest.mark.parametrize("pattern", [PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH])
+def test_a_filter_with_a_name_does_not_look_at_every_entry(
+    pattern: PatternType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of filters, one for each entry that is removed, must not stop the broker."""
+    table = AclTable(entry("User:alice", Operation.READ, f"topic-{number}") for number in range(1_000))
+    looked_at: list[Acl] = []
+    selects = AclFilter.selects
+    monkeypatch.setattr(
+        AclFilter, "selects", lambda wanted, acl: looked_at.append(acl) or selects(wanted, acl)
+    )
+    assert len(list(table.selected(AclFilter(ResourceType.TOPIC, pattern, "topic-7")))) == (
+        pattern is not PatternType.PREFIXED
+    )
+    assert len(looked_at) <= 1

@@ -126,7 +126,7 @@ class Acls:
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
         """The entries that the filter selects, sorted."""
-        return sorted(filter(wanted.selects, self._table))
+        return sorted(self._table.selected(wanted))
 
     async def create(self, acls: Iterable[Acl]) -> None:
         """Add the entries that do not exist. Durable and in force on return. Raises NoSpace and
@@ -138,7 +138,10 @@ class Acls:
         """Remove the entries that each filter selects, and return them. The rest is as in create.
         None: they are more than `most`, and none was removed."""
         async with self._changing:
-            selected = [self.matching(each) for each in filters]
+            selected = []
+            for each in filters:
+                selected.append(self.matching(each))
+                await trio.lowlevel.checkpoint()  # Filters without a name look at every entry.
             removed = list(dict.fromkeys(acl for acls in selected for acl in acls))
             if len(removed) > most:
                 return None
