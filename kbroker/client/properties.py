@@ -21,14 +21,20 @@ _LINE = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
 def read_properties(text: str, where: str) -> dict[str, str]:
     """The values by name, in the order of the file. `where`: what the text comes from, for errors.
 
-    Raises OperatorError for a line without a name, and for a name that is given twice.
+    Raises OperatorError for a line without a name, for a name that is given twice, and for half a
+    character. No error has a value.
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         parts = _LINE.fullmatch(line)
         if parts is None:
             raise OperatorError(f"{where}:{number}: this line has no name; write name=value")
-        name, value = (_unescaped(part) for part in parts.groups())
+        try:
+            name, value = (_unescaped(part) for part in parts.groups())
+        except UnicodeDecodeError:
+            raise OperatorError(
+                f"{where}:{number}: a \\u escape is one half of a character; write both, or the character"
+            ) from None
         if name in found:
             raise OperatorError(f"{where}:{number}: {name} is given more than once")
         found[name] = value
@@ -63,4 +69,6 @@ def _unescaped(text: str) -> str:
         code, plain = found.groups()
         return chr(int(code, 16)) if code else _CONTROL.get(plain, plain)
 
-    return _ESCAPE.sub(character, text)
+    found = _ESCAPE.sub(character, text)
+    # As in Java, two escapes may stand for one character beyond the first 65 536.
+    return found if found.isascii() else found.encode("utf-16", "surrogatepass").decode("utf-16")

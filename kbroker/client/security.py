@@ -100,6 +100,8 @@ class ClientSecurity:
         """
         _check_names(settings)
         given = {name: value.strip() for name, value in settings.items() if name in NAMES}
+        for name, value in given.items():
+            check_text(value, name)
         protocol = _protocol(given)
         return cls(
             protocol,
@@ -152,6 +154,15 @@ def nearest_name(name: str, names: tuple[str, ...] = NAMES) -> str:
     """Words that suggest the known name that is most like this one; empty if none is."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def check_text(text: str, where: str) -> None:
+    """Raises OperatorError for bytes from a terminal or the environment that are not UTF-8. Sent,
+    they would be an error of Python's, which shows the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise OperatorError(f"{where} is not UTF-8") from None
 
 
 def _check_names(settings: Mapping[str, str]) -> None:
@@ -239,6 +250,7 @@ def _login(given: Mapping[str, str], ask: AskPassword | None) -> Login:
         raise OperatorError("sasl.username is missing: add the name of the user, or sasl.jaas.config")
     if not password and ask is not None:
         password = ask(username)
+        check_text(password, "the password")
     if not password:
         raise OperatorError(f"sasl.password is missing: the password of {username}")
     return Login(mechanism, username, password)

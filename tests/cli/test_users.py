@@ -278,6 +278,15 @@ def test_a_password_is_typed_twice_without_an_echo(tmp_path: Path) -> None:
     assert fits(stored(data_dir)["alice", SHA_256], SHA_256, "canary-typed")
 
 
+def test_a_typed_password_that_is_no_utf_8_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.prompt", lambda *_, **__: "canary\udcff")
+    assert run(["users", "create", "alice", "--data-dir", str(tmp_path / "data")]) == USAGE
+    assert capsys.readouterr().err == "kbroker: the password is not UTF-8\n"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_first_user_of_a_new_directory(
     engine: str, tmp_path: Path, password: str, capsys: pytest.CaptureFixture[str]

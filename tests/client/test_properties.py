@@ -42,3 +42,16 @@ def test_properties(text: str, found: dict[str, str]) -> None:
 def test_lines_that_are_refused(text: str, line: str) -> None:
     with pytest.raises(OperatorError, match=line):
         read_properties(text, "f")
+
+
+def test_two_escapes_may_be_one_character() -> None:
+    assert read_properties(r"a=\ud83d\ude00 \u00e9 é", "here") == {"a": "\U0001f600 é é"}
+
+
+@pytest.mark.parametrize("line", [r"sasl.password=canary\ud800", r"sasl.password=\ude00\ud83dcanary"])
+def test_half_a_character_is_refused_without_the_value(line: str) -> None:
+    with pytest.raises(OperatorError) as failure:
+        read_properties(f"# a comment\n{line}", "here")
+    assert str(failure.value) == (
+        "here:2: a \\u escape is one half of a character; write both, or the character"
+    )

@@ -295,3 +295,13 @@ def test_repr_shows_no_secret() -> None:
     assert "alice" in repr(found)
     assert "canary" not in repr(found)
     assert "canary" not in repr(Pem(text="canary"))
+
+
+def test_bytes_that_are_no_utf_8_are_refused_without_the_password() -> None:
+    """From the environment, or typed: Python's own error would show the message with the
+    password."""
+    given = {**SASL, "sasl.username": "bob\udcff", "sasl.password": "canary"}
+    with pytest.raises(OperatorError, match=r"^sasl\.username is not UTF-8$"):
+        ClientSecurity.of(given)
+    with pytest.raises(OperatorError, match=r"^the password is not UTF-8$"):
+        ClientSecurity.of({**SASL, "sasl.username": "bob"}, lambda _: "canary\udcff")

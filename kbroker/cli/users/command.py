@@ -256,18 +256,20 @@ def _check_disconnect(data_dir: Path | None, *, disconnect: bool) -> None:
 def _password(name: str, path: Path | None) -> str:
     """From the file, or typed twice. Raises CommandFailed."""
     from kbroker.cli.security_options import first_line
+    from kbroker.client.security import check_text
     from kbroker.errors import OperatorError
 
-    if path is not None:
-        try:
+    try:
+        if path is not None:
             return first_line(path, "--password-file")
-        except OperatorError as error:
-            raise CommandFailed(str(error), USAGE) from error
-    if not sys.stdin.isatty():
-        raise CommandFailed("there is no terminal to ask for a password at: give --password-file", USAGE)
-    password: str = click.prompt(
-        f"New password of {escaped(name)}", hide_input=True, confirmation_prompt=True, err=True
-    )
+        if not sys.stdin.isatty():
+            raise OperatorError("there is no terminal to ask for a password at: give --password-file")
+        password: str = click.prompt(
+            f"New password of {escaped(name)}", hide_input=True, confirmation_prompt=True, err=True
+        )
+        check_text(password, "the password")
+    except OperatorError as error:
+        raise CommandFailed(str(error), USAGE) from error
     return password
 
 
