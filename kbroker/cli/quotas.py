@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -37,7 +38,10 @@ class RateType(click.ParamType[float]):
         if found is None or not float(found[1]):
             self.fail(f"{value!r} is not a number of bytes a second, such as 500000 or 1MB", param, ctx)
         base = 1024 if found[3] else 1000
-        return float(int(float(found[1]) * base ** _POWERS[found[2].upper()]))
+        rate = float(found[1]) * base ** _POWERS[found[2].upper()]
+        if math.isinf(rate):
+            self.fail(f"{value!r} is too large", param, ctx)
+        return float(int(rate))
 
 
 class _Limit(NamedTuple):

@@ -69,6 +69,8 @@ def test_what_the_broker_refuses_is_one_line(capsys: pytest.CaptureFixture[str])
         ("set --user alice --ip 10.0.0.1 --connection-rate 1", "goes with no user"),
         ("set --user alice --produce-rate fast", "not a number of bytes a second"),
         ("set --user alice --produce-rate 0", "not a number of bytes a second"),
+        (f"set --user alice --produce-rate {'9' * 400}", "is too large"),
+        (f"set --user alice --fetch-rate {'9' * 308}GB", "is too large"),
         ("set --user alice --request-percentage 0", "request-percentage"),
     ],
 )
