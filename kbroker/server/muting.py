@@ -20,6 +20,9 @@ T = TypeVar("T")
 PRODUCE_KEY: Final = 0
 UNMETERED: Final = frozenset({17, 36})
 """Log-ins do not count as work for a client."""
+LEAST_MS: Final = 100
+"""A client that always holds a lock which nearly ends must not ask as often as it likes. It could
+have acknowledged at the end of each wait before."""
 
 
 class Mute:
@@ -46,9 +49,9 @@ class Mute:
 
 def before_locks_end(wait_ms: int, first_lock_ms: float, now_ms: float) -> int:
     """The time that the client waits: at most half of the time that is left of its first lock, so
-    that it can still acknowledge the record."""
+    that it can still acknowledge the record, and not less than LEAST_MS because of it."""
     left_ms = (first_lock_ms - now_ms) / 2
-    return wait_ms if left_ms >= wait_ms else max(1, int(left_ms))
+    return wait_ms if left_ms >= wait_ms else min(wait_ms, max(LEAST_MS, int(left_ms)))
 
 
 @coroutine

@@ -300,7 +300,12 @@ def test_the_wait_leaves_half_of_a_locks_time() -> None:
     assert before_locks_end(5_000, math.inf, 0.0) == 5_000
     assert before_locks_end(5_000, 30_000.0, 1_000.0) == 5_000
     assert before_locks_end(50_000, 30_000.0, 1_000.0) == 14_500
-    assert before_locks_end(50_000, 1_000.0, 1_000.0) == 1, "it has run out"
+
+
+@pytest.mark.parametrize("lock_ms", [-5_000.0, 1_000.0, 1_001.0, 1_199.0])
+def test_a_lock_that_nearly_ends_lets_nobody_ask_without_end(lock_ms: float) -> None:
+    assert before_locks_end(50_000, lock_ms, 1_000.0) == 100
+    assert before_locks_end(60, lock_ms, 1_000.0) == 60
 
 
 async def test_the_time_of_the_broker_is_limited(tmp_path: Path) -> None:
