@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TextIO
@@ -56,13 +57,22 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return _NOT_ASCII.sub(_as_json, json.dumps(line, ensure_ascii=False))
 
 
 def escaped(text: str) -> str:
     """Lines may contain names that clients chose. They must not end a line, add another one, or
     control a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
+
+
+def _as_json(found: re.Match[str]) -> str:
+    """JSON itself escapes only the first 32 characters: not those that also control a terminal, or
+    end a line for some programs."""
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _utc(record: logging.LogRecord) -> str:
