@@ -1,8 +1,9 @@
 """Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only the
 changes.
 
-A session is found by its number and belongs to no connection. When the cache is full, the least
-recently used session is evicted; its client starts over after FETCH_SESSION_ID_NOT_FOUND.
+A session is found by its number and belongs to a principal, but to no connection. When the cache is
+full, the least recently used session is evicted; its client starts over after
+FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeAlias
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.responses import FetchRow
+from kbroker.security.principals import Principal
 
 TopicKey: TypeAlias = str | int
 """A topic as the client names it: by name up to v12, by UUID.int of its id from v13, which is
@@ -65,13 +67,15 @@ FetchRows: TypeAlias = list[tuple[FetchPartition, FetchRow]]
 
 
 class FetchSession:
-    """The partitions of one incremental session, in the order in which they are served."""
+    """The partitions of one incremental session, in the order in which they are served. `owner`:
+    whose client began it."""
 
-    __slots__ = ("by_id", "epoch", "partitions", "session_id")
+    __slots__ = ("by_id", "epoch", "owner", "partitions", "session_id")
 
-    def __init__(self, session_id: int, by_id: bool) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: Principal) -> None:
         self.session_id = session_id
         self.by_id = by_id
+        self.owner = owner
         self.epoch = 1
         self.partitions: OrderedDict[tuple[TopicKey, int], FetchPartition] = OrderedDict()
 
@@ -137,13 +141,20 @@ class FetchSessions:
         by_id: bool,
         wanted: list[FetchPartition],
         forgotten: list[tuple[TopicKey, int]],
+        owner: Principal,
     ) -> FetchSession | None:
-        """The session of this request; None for a fetch without one. Raises
-        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
-            return self._open(by_id, wanted) if epoch == INITIAL_EPOCH else None
+        """The session of this request; None for a fetch without one. A session of another principal
+        is not found: answers name its topics, and its number can be guessed.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+        FETCH_SESSION_TOPIC_ID_ERROR."""
         session = self._sessions.get(session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                del self._sessions[session_id]
+            return self._open(by_id, wanted, owner) if epoch == INITIAL_EPOCH else None
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != epoch:
@@ -159,7 +170,7 @@ class FetchSessions:
         """End a session of which the client will not learn."""
         self._sessions.pop(session.session_id, None)
 
-    def _open(self, by_id: bool, wanted: list[FetchPartition]) -> FetchSession | None:
+    def _open(self, by_id: bool, wanted: list[FetchPartition], owner: Principal) -> FetchSession | None:
         if self._max_sessions <= 0:
             return None
         if len(self._sessions) >= self._max_sessions:
@@ -168,7 +179,7 @@ class FetchSessions:
         session_id = random.randint(1, _MAX_EPOCH)
         while session_id in self._sessions:
             session_id = random.randint(1, _MAX_EPOCH)
-        session = FetchSession(session_id, by_id)
+        session = FetchSession(session_id, by_id, owner)
         session.update(wanted, [])
         self._sessions[session_id] = session
         return session

@@ -151,4 +151,14 @@ KNOWN: Sequence[Difference] = (
         any_of(values("none", "invalid_request"), _invalid_instead_of_closed),
         "acl_entries.values_that_do_not_exist acl_filters.values_that_do_not_exist",
     ),
+    Difference(
+        "DIF-115",
+        r"^[12]\.fetch\.(error_code|session_id|responses)$",
+        any_of(
+            values("none", "fetch_session_id_not_found"),
+            values("session", 0),
+            lambda theirs, ours: bool(theirs) and ours == [],
+        ),
+        "security_records.fetch_sessions_of_another_user",
+    ),
 )
