@@ -79,8 +79,8 @@ REQUESTS = Section(
         ),
         counter(
             "connections_refused", "", "",
-            "Connections closed at once: max.connections or max.connections.per.ip are open, or the address "
-            "opens them faster than its quota allows.",
+            "Connections closed at once: as many are open as max.connections, max.connections.per.ip or the "
+            "limit of open files allow, or the address opens them faster than its quota allows.",
         ),
         gauge("acls", "", "", "ACLs that are stored."),
         counter(

@@ -11,7 +11,6 @@ import errno
 import logging
 import math
 import socket
-from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,15 +23,17 @@ from kbroker.broker.connection import PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
+from kbroker.security.acls import canonical_host
 from kbroker.security.sasl_settings import SaslSettings
+from kbroker.seldom import Seldom
+from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.hang_ups import HangUps
 from kbroker.server.intake import RECEIVE_BYTES, Intake
 from kbroker.server.peer import ClosedByPeer, Peer
 from kbroker.server.sasl_peer import SaslPeer
-from kbroker.server.strangers import Strangers
+from kbroker.server.strangers import INTERVAL_S, Strangers, again
 from kbroker.server.tls import ListenerTls
 from kbroker.server.tls_socket import Ciphertext, TlsSocket
-from kbroker.settings.broker_listeners import per_ip_overrides
 from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,6 @@ class Server:
         self._strangers = Strangers(admin)
         self._broker = broker
         self._intake = Intake(broker.config)
-        self._max_connections: int = broker.config["max.connections"]
         max_idle_ms: int = broker.config["connections.max.idle.ms"]
         self._max_idle_s = max_idle_ms / 1000 if max_idle_ms >= 0 else math.inf
         self._open: dict[int, Peer] = {}
@@ -82,8 +82,8 @@ class Server:
         self._hang_ups = HangUps()
         self._ciphertext = Ciphertext(RECEIVE_BYTES)
         self._tls: dict[Listener | None, ListenerTls] = {}
-        self._by_host: Counter[str] = Counter()
-        """Open connections of each address."""
+        self._limits = ConnectionLimits(broker.config, self._admits)
+        self._seldom = Seldom(INTERVAL_S)
 
     def statistics(self) -> ServerStatistics:
         accepted, refused = self._metrics.accepted, self._metrics.refused
@@ -126,19 +126,20 @@ class Server:
             except OSError as error:
                 await self._after_accept_error(error)
                 return
-            if (peer := self._admitted(door, log_ins, sock, str(address[0]))) is not None:
+            # One spelling for each address, also for an IPv4 client at an IPv6 socket.
+            host = canonical_host(str(address[0]))
+            if (peer := self._admitted(door, log_ins, sock, host)) is not None:
                 nursery.start_soon(self._serve_peer, peer)
 
     async def _after_accept_error(self, error: OSError) -> None:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            logger.warning("accept failed: %s", error)
-            return
-        logger.error("cannot accept connections: %s", error)
-        await trio.sleep(0.1)
+        if times := self._seldom.times(error.errno, trio.current_time()):
+            logger.error("cannot accept connections: %s%s", error, again(times))
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            await trio.sleep(0.1)
 
     def _admitted(self, door: Door, log_ins: LogIns | None, sock: socket.socket, host: str) -> Peer | None:
         """The connection of a client; None if a limit refuses it."""
-        if (full := self._is_full(host)) is not None:
+        if (full := self._limits.exceeded(host)) is not None:
             self._metrics.refused += 1
             self._strangers.warn(host, f"connection from {host} refused", full, trio.current_time())
             sock.close()
@@ -146,7 +147,7 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._metrics.accepted += 1
-        self._by_host[host] += 1
+        self._limits.add(host)
         secured = sock if door.tls is None else TlsSocket(sock, door.tls.context, self._ciphertext)
         common = (self._intake, self._broker, secured, self._next_id, host, door.listener)
         peer = Peer(*common) if log_ins is None else SaslPeer(*common, log_ins)
@@ -156,23 +157,12 @@ class Server:
         self._next_id += 1
         return peer
 
-    def _is_full(self, host: str) -> str | None:
-        """The limit that one more connection of `host` would exceed."""
-        if len(self._open) >= self._max_connections:
-            return f"max.connections={self._max_connections} are open"
-        config = self._broker.config
-        if self._broker.quotas.limit_addresses and not self._broker.quotas.admits(host):
-            self._metrics.quotas.refused += 1
-            return "it opens them faster than its quota allows (connection_creation_rate)"
-        most: int = config["max.connections.per.ip"]
-        overrides: tuple[str, ...] = config["max.connections.per.ip.overrides"]
-        if overrides:
-            most = per_ip_overrides(overrides).get(host, most)
-        return (
-            f"{most} of its connections are open (max.connections.per.ip)"
-            if self._by_host[host] >= most
-            else None
-        )
+    def _admits(self, host: str) -> bool:
+        quotas = self._broker.quotas
+        if not quotas.limit_addresses or quotas.admits(host):
+            return True
+        self._metrics.quotas.refused += 1
+        return False
 
     async def _serve_peer(self, peer: Peer) -> None:
         try:
@@ -180,17 +170,12 @@ class Server:
                 await peer.take_leave(self._intake.buffer)
         finally:
             del self._open[peer.connection.id]
-            self._forget_host(peer.connection.client_host)
+            self._limits.remove(peer.connection.client_host)
             self._metrics.connections = len(self._open)
             self._hang_ups.forget(peer.sock.fileno())
             peer.sock.close()
             if not self._open:
                 self._emptied.unpark_all()
-
-    def _forget_host(self, host: str) -> None:
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
 
     async def _work_for(self, peer: Peer) -> bool:
         """Serve until the connection ends or must end. True if the broker ends it: the peer may

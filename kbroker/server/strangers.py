@@ -63,7 +63,7 @@ class Strangers:
     def lost(self, name: str, host: str, error: OSError, now_s: float) -> None:
         """Likewise for a connection that is over, of which clients can make many."""
         if times := self._seldom.times((host, "lost", error.errno), now_s):
-            logger.info("connection of %s lost: %s%s", name, error, _again(times))
+            logger.info("connection of %s lost: %s%s", name, error, again(times))
 
     def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
         """Log one line a minute for each `host` and `reason`, or for each `kind` if the reason
@@ -81,10 +81,10 @@ def warn_seldom(
     kind: Hashable = None,
 ) -> None:
     if times := seldom.times((host, reason if kind is None else kind), now_s):
-        log.warning("%s: %s%s", what, reason, _again(times))
+        log.warning("%s: %s%s", what, reason, again(times))
 
 
-def _again(times: int) -> str:
+def again(times: int) -> str:
     return "" if times == 1 else f" ({times} times since this was last logged)"
 
 

@@ -191,7 +191,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_INT,
         default=str(INT_MAX),
         minimum=0,
-        doc="Connections at one time; further ones are closed.",
+        doc="Connections at one time; further ones are closed. There are never more than half of the "
+        "files that the process may have open (`ulimit -n`).",
     ),
     ConfigDef(
         name="connections.max.idle.ms",
