@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.security.exchange import AuthenticationFailed, Reply
-from kbroker.security.oauth_tokens import Bearer
+from kbroker.security.oauth_tokens import MAX_TOKEN_BYTES, Bearer
 from kbroker.security.scram import OTHER_AUTHZID
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'
 ACKNOWLEDGED: Final = b"\x01"
 """The client's answer to the status of a bad token."""
+_MAX_MESSAGE_BYTES: Final = 4 * MAX_TOKEN_BYTES
+"""With the pairs beside the token."""
 _MALFORMED: Final = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism "
     f"{OAUTHBEARER}"
@@ -69,7 +71,7 @@ class BearerServer:
 def _read(message: bytes) -> tuple[str | None, str]:
     """The authorization id and the token of a first message."""
     try:
-        found = _FIRST.fullmatch(message.decode())
+        found = _FIRST.fullmatch(message.decode()) if len(message) <= _MAX_MESSAGE_BYTES else None
     except UnicodeDecodeError:
         found = None
     if found is None:

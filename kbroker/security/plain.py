@@ -46,7 +46,9 @@ class PlainServer:
         found = self._found
         assert found is not None
         is_right = is_password(found.credential, salted_password, DIGESTS[found.mechanism])
-        if not (is_right and found.is_known):
+        # The user may have been deleted, or the password changed, in the meantime.
+        is_current = self._find(self._user) == found
+        if not (is_right and found.is_known and is_current):
             raise AuthenticationFailed(_WRONG)
         if self._authzid and self._authzid != self._user:
             raise AuthenticationFailed(OTHER_AUTHZID)

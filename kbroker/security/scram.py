@@ -34,6 +34,8 @@ MAX_ITERATIONS: Final = 16384
 DEFAULT_ITERATIONS: Final = 8192
 _MOST_ITERATIONS_FOR_A_SERVER: Final = 1_000_000
 """A client does no more than this (about half a second) for a server that it does not know yet."""
+MAX_MESSAGE_BYTES: Final = 16_384
+"""Of a client. More than any name and nonce need; parsing half a megabyte would hold up others."""
 OTHER_AUTHZID: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
@@ -92,7 +94,7 @@ class ScramServer:
             raise AuthenticationFailed(self._refusal)
         self._is_over = self._found is not None
         try:
-            text = token.decode()
+            text = token.decode() if len(token) <= MAX_MESSAGE_BYTES else ""
         except UnicodeDecodeError:
             raise AuthenticationFailed(self._refusal) from None
         if self._found is None:
@@ -147,7 +149,9 @@ class ScramServer:
         message = f"{self._first_messages},{without_proof}".encode()
         client_key = _xor(hmac.digest(credential.stored_key, message, self._digest), proof)
         is_proved = hmac.compare_digest(_hash(client_key, self._digest), credential.stored_key)
-        if not (is_proved and found.is_known):
+        # The user may have been deleted, or the password changed, since the first message.
+        is_current = self._find(self._user).credential == credential
+        if not (is_proved and found.is_known and is_current):
             raise AuthenticationFailed(self._refusal)
         return b"v=" + _base64(hmac.digest(credential.server_key, message, self._digest)).encode()
 

@@ -72,7 +72,6 @@ class SaslPeer(Peer):
         try:
             if not await self.authenticate():
                 return
-            sessions.add(self.connection.principal, self.connection.id, self._end)
             if isinstance(self.sock, TlsSocket) and self.sock.has_more:
                 await self._take_what_is_decrypted(self.sock, shared_buffer)
             await super().serve(shared_buffer)
@@ -109,7 +108,6 @@ class SaslPeer(Peer):
                 self.was_active = True
                 if self._intake.stopping:
                     return False
-            self.act_as(self._log_in.principal or ANONYMOUS)
             return True
         raise CloseConnection(f"it did not log in within {limit_s:g} s", _KIND)
 
@@ -144,6 +142,7 @@ class SaslPeer(Peer):
         response, waiting = self._dispatch(memoryview(frame))
         if waiting is not None:
             response.answer = await waiting
+            self._begin_session()
         if response.api_key == API_VERSIONS_KEY and _has_no_error(response):
             self._log_in.api_versions_answered()
         await self._send(deque((response,)))
@@ -152,9 +151,18 @@ class SaslPeer(Peer):
     async def _answer_raw(self, token: bytearray) -> None:
         step = await self._log_in.authenticate(bytes(token))
         self._close_if_refused()
+        self._begin_session()
         answer = getattr(step, "token", b"")
         buffers = (_SIZE.pack(len(answer)) + answer,)
         await self.send_rest(buffers, self.send_some(buffers))
+        self._close_if_refused()
+
+    def _begin_session(self) -> None:
+        """If the log-in is complete. Its answer may wait for a client that does not read, and an
+        administrator must be able to end the session then."""
+        if self._log_in.is_complete:
+            self.act_as(self._log_in.principal or ANONYMOUS)
+            self._broker.security.sessions.add(self.connection.principal, self.connection.id, self._end)
 
     # -- after the log-in
     # ----------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ def test_the_message_of_a_client_is_read() -> None:
         b"n,,\x01auth=Bearer a\x01x1=2\x01\x01",
         b"n,,\x01auth=Bearer a\x01x=\xc3\xa9\x01\x01",
         b"n,,\x01auth=Bearer \xff\x01\x01",
+        pytest.param(b"n,,\x01auth=Bearer a\x01x=" + b"y" * 65_536 + b"\x01\x01", id="too long"),
     ],
 )
 def test_a_malformed_message_is_refused(message: bytes) -> None:

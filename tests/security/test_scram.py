@@ -14,6 +14,7 @@ from kbroker.formats.security_values import ScramCredential, ScramMechanism
 from kbroker.security.exchange import AuthenticationFailed, Found
 from kbroker.security.scram import (
     DIGESTS,
+    MAX_MESSAGE_BYTES,
     OTHER_AUTHZID,
     ScramClient,
     ScramRefused,
@@ -135,7 +136,9 @@ WRONG_FIRST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("token", WRONG_FIRST)
+@pytest.mark.parametrize(
+    "token", [*WRONG_FIRST, pytest.param(b"n,,n=user,r=c,x=" + b"y" * MAX_MESSAGE_BYTES, id="too long")]
+)
 def test_a_first_message_that_is_not_one(token: bytes) -> None:
     with pytest.raises(AuthenticationFailed, match=REFUSAL):
         server().respond(token)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,13 @@ from kbroker.api import APIS
 from kbroker.client.admin import create_topic
 from kbroker.client.rpc import BrokerUnreachable, Connection, ConnectionClosed
 from kbroker.errors import ErrorCode
+from kbroker.formats.batches import Buffer
 from kbroker.formats.security_values import ScramMechanism
 from kbroker.security.principals import user
 from kbroker.security.sasl import MECHANISMS
-from kbroker.security.scram import ScramClient
+from kbroker.security.scram import ScramClient, salt_password
+from kbroker.server.sasl_peer import SaslPeer
+from kbroker.server.transport import Transport
 from tests.server.sasl_world import (
     SETTINGS,
     SaslBroker,
@@ -339,6 +344,65 @@ def test_deleted_users_and_changed_passwords(short: SaslBroker) -> None:
             again = admin.call("alter_user_scram_credentials", 0, deletions=disconnect, upsertions=[])
             left = again.results[0].error_code
         assert left == ErrorCode.resource_not_found
+
+
+@pytest.mark.parametrize("change", ["deleted", "new password"])
+def test_a_log_in_under_way_does_not_outlive_its_user(sasl: SaslBroker, change: str) -> None:
+    """A client could keep one half done, to finish it when the user is gone."""
+    sasl.create_users({"erin": "before"})
+    client = ScramClient(ScramMechanism.SHA_256, "erin", "before", "nonce")
+    with sasl.connect() as connection, sasl.connect(plain=True) as admin:
+        connection.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+        first = connection.call("sasl_authenticate", 2, auth_bytes=client.first())
+        deletions = [{"name": "erin", "mechanism": 1}] if change == "deleted" else []
+        upsertions = [] if deletions else [upsertion("erin", "after", ScramMechanism.SHA_256)]
+        admin.call("alter_user_scram_credentials", 0, deletions=deletions, upsertions=upsertions)
+        last = connection.call("sasl_authenticate", 2, auth_bytes=client.final(first.auth_bytes))
+        assert last.error_code == ErrorCode.sasl_authentication_failed
+
+
+def test_a_password_that_waits_to_be_checked_does_not_outlive_its_user(sasl: SaslBroker) -> None:
+    sasl.create_users({"frank": "before"})
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(*derivation: Any) -> bytes:
+        begun.set()
+        assert gate.wait(60)
+        return salt_password(*derivation)
+
+    with pytest.MonkeyPatch.context() as patch, sasl.socket() as sock, sasl.connect(plain=True) as admin:
+        patch.setattr("kbroker.broker.security.derivations.salt_password", slow)
+        sock.sendall(handshake_frame() + authenticate_frame(plain_token("frank", "before")))
+        assert begun.wait(60)
+        deletions = [{"name": "frank", "mechanism": mechanism} for mechanism in ScramMechanism]
+        for each in deletions:
+            admin.call("alter_user_scram_credentials", 0, deletions=[each], upsertions=[])
+        gate.set()
+        read_frame(sock)
+        assert read_frame(sock)[4:6] == struct.pack(">h", ErrorCode.sasl_authentication_failed)
+
+
+def test_a_session_whose_answer_waits_for_the_client_can_be_ended(sasl: SaslBroker) -> None:
+    """A client that reads nothing must not log in beside `--disconnect`."""
+    sasl.create_users({"grace": "secret"})
+    send_some = Transport.send_some
+
+    def no_room(peer: SaslPeer, buffers: Sequence[Buffer]) -> int:
+        log_in = peer.connection.log_in
+        assert log_in is not None
+        return 0 if log_in.is_complete and log_in.refusal is None else send_some(peer, buffers)
+
+    with pytest.MonkeyPatch.context() as patch, sasl.connect(plain=True) as admin:
+        patch.setattr(SaslPeer, "send_some", no_room)
+        with sasl.socket() as sock:
+            sock.sendall(handshake_frame() + authenticate_frame(plain_token("grace", "secret")))
+            disconnect = [{"name": "grace", "mechanism": 127}]
+            found = ErrorCode.resource_not_found
+            while found == ErrorCode.resource_not_found:
+                answer = admin.call("alter_user_scram_credentials", 0, deletions=disconnect, upsertions=[])
+                found = answer.results[0].error_code
+            assert found == ErrorCode.none
+            assert is_closed(sock)
 
 
 def test_a_user_that_disconnects_itself_gets_its_answer(sasl: SaslBroker) -> None:

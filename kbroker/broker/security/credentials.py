@@ -1,7 +1,8 @@
 """The users of this broker: their SCRAM credentials in the state, loaded at start.
 
 Save, then apply: a changed credential is in force when its record is committed. A log-in that is
-under way keeps the credential with which it began. Sessions of a deleted user, or with a former
+under way fails if the credential with which it began is no longer the user's: otherwise a client
+could outlive its user by keeping one half done. Sessions of a deleted user, or with a former
 password, end at their next re-authentication, or at once by Sessions.disconnect.
 
 A user that does not exist gets a credential too, made from its name and a stored secret, so that a
