@@ -14,6 +14,7 @@ caller must call again with the same bytes.
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -39,6 +40,10 @@ _RECORD_TYPES = frozenset((20, 21, 22, 23))
 _HANDSHAKE_THREADS = 2
 _HANDSHAKE_BYTES = 128 * 1024
 """What a peer may send before its handshake is complete; long certificate chains have some KiB."""
+_HANDSHAKE_RECORDS = 64
+"""Likewise: each record is a step in a thread, so one byte in each would cost 100 times the work."""
+_MOST_UNSENT_BYTES = 2 * _SEND_BYTES
+"""Ciphertext that waits for a peer that asks for new keys, which are answered, and reads nothing."""
 
 HANDSHAKE_S = 10.0
 """How long a peer may take for its handshake."""
@@ -117,6 +122,8 @@ class TlsSocket:
                 length += count
         except ssl.SSLWantReadError:
             self._flush_quietly()  # The answer to a KeyUpdate.
+            if len(self._unsent) > _MOST_UNSENT_BYTES:
+                raise ConnectionAbortedError(errno.ECONNABORTED, "it reads none of its answers") from None
             self.has_more = False
             if not length:
                 raise BlockingIOError from None
@@ -200,7 +207,7 @@ class TlsSocket:
     async def _handshake(self, listener: str) -> None:
         """Take one record at a time: a request may follow the last one, for recv_into."""
         received = 0
-        while not self._is_established:
+        for _ in range(_HANDSHAKE_RECORDS):
             head = await self._receive_exactly(_HEAD_BYTES, listener)
             size = int.from_bytes(head[3:], "big") if head[0] in _RECORD_TYPES else 0
             self._incoming.write(head + await self._receive_exactly(size, listener))
@@ -209,6 +216,9 @@ class TlsSocket:
                 raise _broken(f"sent more than {_HANDSHAKE_BYTES} bytes", listener)
             self._is_established = await self._handshake_step(listener)
             await self._flush_all()
+            if self._is_established:
+                return
+        raise _broken(f"sent more than {_HANDSHAKE_RECORDS} records", listener)
 
     async def _receive_exactly(self, size: int, listener: str) -> bytes:
         data = b""
