@@ -22,10 +22,17 @@ class CertificatePrincipals:
         except ImportError as error:
             raise OperatorError("client certificates need `pip install 'kbroker[security]'`") from error
         self._load = x509.load_der_x509_certificate
+        # OpenSSL takes certificates that `cryptography` does not.
+        self._unreadable = (ValueError, x509.InvalidVersion)
 
     def principal_of(self, certificate: bytes) -> Principal | None:
-        """`certificate`: DER, checked already. None if no rule matches its subject."""
-        name = self._mapper.name_of(_text(self._load(certificate).subject))
+        """`certificate`: DER, checked already. None if its subject cannot be read, or no rule
+        matches it."""
+        try:
+            subject = _text(self._load(certificate).subject)
+        except self._unreadable:
+            return None
+        name = self._mapper.name_of(subject)
         return None if name is None else user(name)
 
 

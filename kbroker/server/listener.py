@@ -212,7 +212,10 @@ class Server:
         await sock.handshake(str(listener))
         principal = self._tls[listener].principal_of(sock.peer_certificate())
         if principal is None:
-            unnamed = "no rule of ssl.principal.mapping.rules matches the subject of its certificate"
+            unnamed = (
+                "the subject of its certificate cannot be read, or no rule of ssl.principal.mapping.rules "
+                "matches it"
+            )
             raise CloseConnection(unnamed, "certificate")
         peer.act_as(principal)
 

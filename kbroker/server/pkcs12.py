@@ -9,10 +9,14 @@ def to_pem(data: bytes, password: str | None) -> bytes:
     """The private key and all certificates. Raises ValueError for a wrong password or file,
     OperatorError without `cryptography`."""
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError as error:
         raise OperatorError("PKCS12 files need `pip install 'kbroker[security]'`") from error
-    found = pkcs12.load_pkcs12(data, password.encode() if password else None)
+    try:
+        found = pkcs12.load_pkcs12(data, password.encode() if password else None)
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
     parts = []
     if found.key is not None:
         parts.append(found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -45,7 +45,7 @@ class ListenerTls:
         self._listener = listener
         self._setting = partial(config.of_listener, listener.name)
         self._principals = self._certificate_principals()
-        self._stamps = self._file_stamps()
+        self._stamps = self._refused_stamps = self._file_stamps()
         self.context = self._made()
 
     def principal_of(self, certificate: bytes | None) -> Principal | None:
@@ -68,15 +68,19 @@ class ListenerTls:
             await trio.to_thread.run_sync(self.reload_if_changed)
 
     def reload_if_changed(self) -> None:
+        """Files that cannot be used are read again with the next look: the reason may be gone then.
+        It is logged once."""
         stamps = self._file_stamps()
         if stamps == self._stamps:
             return
-        self._stamps = stamps
         try:
             self.context = self._made()
         except OperatorError as error:
-            logger.error("%s keeps the certificate that it has: %s", self._listener.name, error)
+            if stamps != self._refused_stamps:
+                logger.error("%s keeps the certificate that it has: %s", self._listener.name, error)
+            self._refused_stamps = stamps
             return
+        self._stamps = stamps
         logger.info("%s uses the new certificate for new connections", self._listener.name)
 
     def _file_stamps(self) -> list[tuple[int, int, int] | None]:
@@ -156,7 +160,7 @@ class ListenerTls:
     def _naming(self, place: str) -> Iterator[None]:
         try:
             yield
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:  # An ssl.SSLError is an OSError, as is a lack of files.
             reason = getattr(error, "reason", None) or str(error) or "not a certificate and its key"
             raise self._error(place, reason.replace("_", " ").lower()) from error
 

@@ -41,9 +41,9 @@ _HANDSHAKE_THREADS = 2
 _HANDSHAKE_BYTES = 128 * 1024
 """What a peer may send before its handshake is complete; long certificate chains have some KiB."""
 _HANDSHAKE_RECORDS = 64
-"""Likewise: each record is a step in a thread, so one byte in each would cost 100 times the work."""
+"""Likewise. Each record is a step in a thread, so records of one byte would cost far more."""
 _MOST_UNSENT_BYTES = 2 * _SEND_BYTES
-"""Ciphertext that waits for a peer that asks for new keys, which are answered, and reads nothing."""
+"""Ciphertext that waits for a peer: one that asks for new keys gets answers, and may read none."""
 
 HANDSHAKE_S = 10.0
 """How long a peer may take for its handshake."""

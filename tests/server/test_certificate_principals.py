@@ -57,3 +57,16 @@ def test_special_characters_are_escaped(name: str, text: str) -> None:
 def test_the_last_part_comes_first() -> None:
     found = CertificatePrincipals("DEFAULT").principal_of(certificate(part("a"), part("b", "c")))
     assert found == user("CN=b+O=c,CN=a")
+
+
+def test_a_subject_that_cannot_be_read_names_nobody() -> None:
+    """OpenSSL does not mind such certificates. An authority may have signed one."""
+    good = certificate(part("a"))
+    principals = CertificatePrincipals("DEFAULT")
+    assert principals.principal_of(good) == user("CN=a")
+    for part_of, spoilt in (
+        (b"\x0c\x01a", b"\x13\x01\xff"),
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"),
+    ):
+        assert part_of in good
+        assert principals.principal_of(good.replace(part_of, spoilt)) is None

@@ -3,12 +3,14 @@ connections, client certificates, and peers that break the handshake."""
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
+from kbroker.server.tls import ListenerTls
+from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.listeners import Listener, SecurityProtocol
 from tests.certificates import Authority, Pair
 
 MIB = bytes(range(256)) * 4096
@@ -195,6 +200,30 @@ def test_a_new_certificate_is_used_without_a_restart(
         path.write_bytes(second.pem())
         wait_for(lambda: shown() == second.certificate.serial_number)
         assert serves(old)
+
+
+def test_a_certificate_is_read_later_if_there_are_no_files_left(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the system must not end the broker, as strangers can use up its files."""
+    path = tmp_path / "server.pem"
+    path.write_bytes(authority.server().pem())
+    config = BrokerConfig({"ssl.keystore.location": str(path)})
+    tls = ListenerTls(config, Listener("SSL", SecurityProtocol.SSL, ("127.0.0.1", 0)))
+    before = tls.context
+    path.write_bytes(authority.server().pem())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 300), hard))
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with suppress(OSError):
+            while True:
+                files.enter_context(open(os.devnull))
+        tls.reload_if_changed()
+        assert tls.context is before
+    assert "SSL keeps the certificate that it has" in caplog.text
+    tls.reload_if_changed()
+    assert tls.context is not before
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

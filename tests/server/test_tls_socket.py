@@ -1,5 +1,5 @@
-"""A TLS connection against peers that make work of it: many small records, and requests for new keys
-whose answers are never read."""
+"""A TLS connection against peers that make work of it: many small records, and requests for new
+keys whose answers are never read."""
 
 from __future__ import annotations
 
@@ -79,8 +79,15 @@ def ask_for_new_keys(sock: socket.socket, ready: threading.Event) -> None:
             return
 
 
-async def test_a_peer_that_asks_for_new_keys_and_reads_nothing_is_closed(context: ssl.SSLContext) -> None:
+async def read_for_ever(secured: TlsSocket) -> None:
     buffer = memoryview(bytearray(1 << 20))
+    while True:
+        await trio.lowlevel.wait_readable(secured.fileno())
+        with suppress(BlockingIOError):
+            secured.recv_into(buffer)
+
+
+async def test_a_peer_that_asks_for_new_keys_and_reads_nothing_is_closed(context: ssl.SSLContext) -> None:
     with pair(context) as (secured, other):
         other.settimeout(None)
         ready = threading.Event()
@@ -89,9 +96,6 @@ async def test_a_peer_that_asks_for_new_keys_and_reads_nothing_is_closed(context
         await secured.handshake("SSL://")
         await trio.to_thread.run_sync(ready.wait)
         with trio.fail_after(60), pytest.raises(ConnectionAbortedError):
-            while True:
-                await trio.lowlevel.wait_readable(secured.fileno())
-                with suppress(BlockingIOError):
-                    secured.recv_into(buffer)
+            await read_for_ever(secured)
         secured.shutdown(socket.SHUT_RDWR)
         await trio.to_thread.run_sync(peer.join)
