@@ -80,13 +80,13 @@ class AdminLogIns:
             return found[0]
         self._remembered.pop(key, None)
         proved = Proved(user(name), self._proof_of(name))
-        log_in = self._log_ins.begin()
+        log_in = self._log_ins.begin(host)
         log_in.admit(HANDSHAKE_KEY)
         await log_in.handshake(1, PLAIN)
         log_in.admit(AUTHENTICATE_KEY)
         outcome = await log_in.authenticate(f"\0{name}\0{password}".encode("utf-8", "surrogateescape"))
         if not isinstance(outcome, Authenticated):
-            if log_in.refusal is None:
+            if log_in.was_too_many:
                 raise TooManyLogIns
             self._warn(host)
             return None

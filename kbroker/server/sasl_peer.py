@@ -64,7 +64,7 @@ class SaslPeer(Peer):
         log_ins: LogIns,
     ) -> None:
         super().__init__(intake, broker, sock, connection_id, host, listener)
-        self._log_in: LogIn = log_ins.begin()
+        self._log_in: LogIn = log_ins.begin(host)
         self.connection.log_in = self._log_in
 
     async def serve(self, shared_buffer: memoryview) -> None:

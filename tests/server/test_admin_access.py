@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,27 @@ async def test_a_wrong_password_is_answered_late(
         assert "a log-in of 127.0.0.1 at the admin endpoint failed" in caplog.text
         assert "canary" not in caplog.text
         assert "alice" not in caplog.text
+
+
+async def test_a_password_that_cannot_be_checked_now_may_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr("kbroker.broker.security.derivations.QUEUED", -1)
+
+    def slow(*_: object) -> bytes:
+        assert gate.wait(60)
+        return bytes(32)
+
+    async with admin_world(tmp_path) as world, trio.open_nursery() as nursery:
+        await world.set_user("alice", "secret")
+        monkeypatch.setattr("kbroker.broker.security.derivations.salt_password", slow)
+        nursery.start_soon(partial(world.ask, "/v1/users", authorization=basic("alice", "secret")))
+        await trio.testing.wait_all_tasks_blocked()
+        reply = await world.ask("/v1/users", authorization=basic("alice", "secret"))
+        assert reply.status == 503
+        assert "too many log-ins" in reply.text
+        gate.set()
 
 
 # -- browsers

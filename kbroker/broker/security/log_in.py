@@ -35,20 +35,26 @@ def new_nonce() -> str:
 
 
 class LogIn:
+    """`host`: the address of the client."""
+
     def __init__(
         self,
         sasl: Sasl,
         derivations: Derivations,
         metrics: SaslMetrics,
         settings: SaslSettings,
+        host: str,
         token_keys: TokenKeys | None = None,
     ) -> None:
+        self._host = host
         self._sasl = sasl
         self._derivations = derivations
         self._metrics = metrics
         self._token_keys = token_keys
         self._token_fault = ""
         self.settings = settings
+        self.was_too_many = False
+        """It was refused without a look at the password."""
         self.refusal: str | None = None
         """Why the connection must be closed, for the log: without names and passwords."""
 
@@ -94,13 +100,15 @@ class LogIn:
             self._metrics.authenticated(self._sasl.mechanism or "", is_renewal=step.is_renewal)
             logger.debug("%s authenticated with %s", self._sasl.principal, self._sasl.mechanism)
         elif isinstance(step, Refused) and step.error_code is ErrorCode.sasl_authentication_failed:
-            await self._fail(f"its log-in with {self._sasl.mechanism} failed{self._token_fault}")
+            what = "came while too many others were checked" if self.was_too_many else "failed"
+            await self._fail(f"its log-in with {self._sasl.mechanism} {what}{self._token_fault}")
         return step
 
     async def _derived(self, wanted: Derivation) -> Outcome:
         try:
-            salted = await self._derivations.derive(wanted)
+            salted = await self._derivations.derive(wanted, self._host)
         except TooManyDerivations:
+            self.was_too_many = True
             return Refused(ErrorCode.sasl_authentication_failed, "Too many log-ins at this time")
         return self._sasl.derived(salted, now_ms())
 

@@ -75,7 +75,8 @@ class LogIns:
         self._derivations = derivations
         self._metrics = metrics
 
-    def begin(self) -> LogIn:
+    def begin(self, host: str) -> LogIn:
+        """`host`: the address of the client."""
         settings = self.settings
         sasl = Sasl(settings.mechanisms, self._users, new_nonce, settings.max_session_ms)
-        return LogIn(sasl, self._derivations, self._metrics, settings, self.token_keys)
+        return LogIn(sasl, self._derivations, self._metrics, settings, host, self.token_keys)
