@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
@@ -9,6 +11,10 @@ import trio
 from kbroker.settings.altering import BrokerConfig
 
 RECEIVE_BYTES = 1 << 20
+_LARGE_LOG_IN_BYTES = 20_480
+"""No genuine frame of a log-in is larger: the largest bearer token has 16 KiB."""
+_LARGE_LOG_INS_BYTES = 32 << 20
+"""Of larger frames of clients that have not logged in, together."""
 
 
 class Reserves(Protocol):
@@ -27,6 +33,20 @@ class Intake:
         self.stopping = False
         self._max_queued_bytes: int = config["queued.max.request.bytes"]
         self._room = trio.lowlevel.ParkingLot()
+        self._large_log_ins_bytes = 0
+
+    @contextmanager
+    def log_in_frame(self, frame_bytes: int) -> Iterator[bool]:
+        """While a frame of a log-in is in memory. False: it is large, and there is no room for one
+        more of strangers, since each of their connections may send one."""
+        is_large = frame_bytes > _LARGE_LOG_IN_BYTES
+        fits = not is_large or self._large_log_ins_bytes + frame_bytes <= _LARGE_LOG_INS_BYTES
+        taken = frame_bytes if is_large and fits else 0
+        self._large_log_ins_bytes += taken
+        try:
+            yield fits
+        finally:
+            self._large_log_ins_bytes -= taken
 
     async def reserve(self, peer: Reserves, frame_bytes: int) -> None:
         """Count a frame that has arrived in part against queued.max.request.bytes. At the limit,

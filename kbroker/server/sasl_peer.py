@@ -1,9 +1,9 @@
 """A client's connection on a listener with SASL: it logs in first, then it is an ordinary one.
 
 During the log-in one frame is read at a time, exactly: nothing behind it leaves the socket, so that
-a connection holds at most one frame of sasl.server.max.receive.size. The whole log-in has a
-deadline. A refusal is sent after the delay of failed log-ins, and the connection is closed; until
-then its task sleeps, and reads nothing.
+a connection holds at most one frame of sasl.server.max.receive.size, and all of them together a
+bounded amount of large ones. The whole log-in has a deadline. A refusal is sent after the delay of
+failed log-ins, and the connection is closed; until then its task sleeps, and reads nothing.
 """
 
 from __future__ import annotations
@@ -101,9 +101,14 @@ class SaslPeer(Peer):
         limit_s = self._log_in.settings.log_in_s
         with trio.move_on_after(limit_s):
             while not self._log_in.is_complete:
-                frame = await self._read_frame()
-                self.busy = True
-                await self._answer(frame)
+                size = await self._read_size()
+                with self._intake.log_in_frame(size) as fits:
+                    if not fits:
+                        raise CloseConnection("too many clients send large requests to log in", _KIND)
+                    frame = await self._read_exactly(size)
+                    self.busy = True
+                    await self._answer(frame)
+                    del frame
                 self.busy = False
                 self.was_active = True
                 if self._intake.stopping:
@@ -111,12 +116,12 @@ class SaslPeer(Peer):
             return True
         raise CloseConnection(f"it did not log in within {limit_s:g} s", _KIND)
 
-    async def _read_frame(self) -> bytearray:
+    async def _read_size(self) -> int:
         size = int.from_bytes(await self._read_exactly(_SIZE.size), "big", signed=True)
         limit = self._log_in.settings.max_receive_bytes
         if not 0 < size <= limit:
             raise BadFrame(size, limit)
-        return await self._read_exactly(size)
+        return size
 
     async def _read_exactly(self, size: int) -> bytearray:
         """The memory grows with what has arrived, not with what was announced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -475,6 +476,36 @@ def test_the_largest_token_and_one_byte_more(sasl: SaslBroker) -> None:
             else:
                 sock.sendall(frame[4:])
                 assert read_frame(sock)[4:6] == struct.pack(">h", 58)
+
+
+def test_large_frames_of_strangers_are_bounded_together(sasl: SaslBroker) -> None:
+    """Those that are too many are closed at once. Others log in."""
+    size = SETTINGS.max_receive_bytes
+    with ExitStack() as stack:
+        socks = [stack.enter_context(sasl.socket()) for _ in range((32 << 20) // size + 3)]
+        for sock in socks:
+            sock.sendall(struct.pack(">i", size))
+        ended = select.poll()
+        for sock in socks:
+            ended.register(sock, select.POLLIN)
+        seen: set[int] = set()
+        while len(seen) < 3:
+            seen |= {fd for fd, _ in ended.poll()}
+        sasl.logged_in().close()
+        assert len(seen | {fd for fd, _ in ended.poll(0)}) == 3
+    while not is_answered(sasl, plain_token("alice", "x" * (size - 100))):
+        pass  # Those have not given their room back yet.
+
+
+def is_answered(sasl: SaslBroker, token: bytes) -> bool:
+    with sasl.socket() as sock:
+        sock.sendall(handshake_frame())
+        read_frame(sock)
+        try:
+            sock.sendall(authenticate_frame(token))
+            return bool(read_frame(sock))
+        except ConnectionError:
+            return False
 
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 30])
