@@ -17,6 +17,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from email.utils import formatdate
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 16 << 10
 MAX_CONNECTIONS = 50
+MAX_OF_ADDRESS = 25
+"""Of one other machine, so that it alone cannot keep an administrator out."""
 IDLE_S = 30.0
 """How long a connection may take until its request is complete, counted from its start or from the
 last answer."""
@@ -96,6 +99,7 @@ class AdminHttp:
         self._waiting: set[trio.CancelScope] = set()
         """Connections that may be closed at any time: they have no request, or part of one."""
         self._open = 0
+        self._by_host: Counter[str] = Counter()
         self._emptied = trio.Event()
         self.stopping = False
 
@@ -129,25 +133,36 @@ class AdminHttp:
                 await self._emptied.wait()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        if self._open >= MAX_CONNECTIONS or self.stopping:
-            logger.warning("an admin HTTP connection was refused: %d are open", self._open)
-            return
-        self._open += 1
         try:
-            await self._serve_admitted(stream)
+            peer = _client_of(stream)
+            if not self.stopping and not self._is_full(peer):
+                await self._serve_counted(stream, peer)
         except (trio.BrokenResourceError, OSError) as error:
             logger.debug("admin HTTP: connection lost: %s", error)
         except Exception:
             # A bug in this server: errors of views were answered already.
             logger.exception("admin HTTP: internal error")
+
+    def _is_full(self, peer: Client) -> bool:
+        """Whether there is no room for one more connection of this client, which is logged."""
+        if self._open >= MAX_CONNECTIONS:
+            self._warn(peer.host, f"{self._open} are open")
+            return True
+        if not peer.is_local and self._by_host[peer.host] >= MAX_OF_ADDRESS:
+            self._warn(peer.host, f"{MAX_OF_ADDRESS} of its connections are open")
+            return True
+        return False
+
+    async def _serve_counted(self, stream: trio.SocketStream, peer: Client) -> None:
+        self._open += 1
+        self._by_host[peer.host] += 1
+        try:
+            await self._serve_admitted(stream, peer)
         finally:
+            self._by_host -= Counter((peer.host,))
             self._closed_one()
 
-    async def _serve_admitted(self, stream: trio.SocketStream) -> None:
-        local = _shown_address(stream.socket.getsockname())
-        peer = Client(
-            _shown_address(stream.socket.getpeername()), local, ipaddress.ip_address(local).is_loopback
-        )
+    async def _serve_admitted(self, stream: trio.SocketStream, peer: Client) -> None:
         if self._tls is None:
             await _Connection(self, stream, peer).run()
             return
@@ -368,6 +383,13 @@ async def _leave(stream: trio.SocketStream) -> None:
         await stream.send_eof()
         while await stream.receive_some(_RECEIVE_BYTES):
             pass
+
+
+def _client_of(stream: trio.SocketStream) -> Client:
+    """Raises OSError if it has left."""
+    local = _shown_address(stream.socket.getsockname())
+    host = _shown_address(stream.socket.getpeername())
+    return Client(host, local, ipaddress.ip_address(local).is_loopback)
 
 
 def _has_body(request: h11.Request) -> bool:

@@ -4,6 +4,7 @@ view sees it. No sockets, and no broker."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias
@@ -14,6 +15,8 @@ import h11
 METHODS: Final = ("GET", "HEAD", "POST")
 MAX_BODY_BYTES: Final = 16 << 10
 _OUR_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_HOST: Final = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?")
 
 ReadBody: TypeAlias = Callable[[], Awaitable[bytes]]
 
@@ -111,8 +114,10 @@ class Names:
 
     def have(self, host: str, local_address: str) -> bool:
         """`host`: the Host header."""
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        name = name.lower().rstrip(".")
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match["address"] or match["name"]).lower().rstrip(".")
         return name != "" and (name in self._names or name == local_address)
 
 
@@ -124,6 +129,8 @@ def parsed(request: h11.Request, names: Names, peer: Client, read_body: ReadBody
         raise HttpRefusal(
             403, "the Host header names neither this address nor a name given with --admin or --admin-host"
         )
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise HttpRefusal(400, "send Content-Length or Transfer-Encoding", closes=True)
     if method not in METHODS:
         raise wrong_method(method, ("GET",))
     if not target.startswith("/"):

@@ -20,7 +20,7 @@ import trio
 
 from kbroker.server import admin_http
 from kbroker.server.admin_http import AdminHttp
-from kbroker.server.admin_requests import HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
+from kbroker.server.admin_requests import Client, HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
 from kbroker.server.transport import bind
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
@@ -120,6 +120,10 @@ HOSTS = [
     ("10.0.0.1", 403),
     ("evil.example:9644", 403),
     ("localhost@evil.example", 403),
+    ("localhost:evil.example", 403),
+    ("localhost:1:2", 403),
+    ("[::1]evil.example", 403),
+    ("[]", 403),
     ("", 403),
     ("[", 403),
 ]
@@ -155,6 +159,11 @@ def test_old_clients_and_several_requests_at_once(broker: RunningBroker) -> None
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n", 400),
         (b"GET http://localhost/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET /%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (
+            b"POST /log-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET,
+            400,
+        ),
     ],
 )
 def test_what_is_no_request(broker: RunningBroker, request_bytes: bytes, status: int) -> None:
@@ -375,6 +384,34 @@ async def test_too_many_connections_are_refused_and_come_again_later(monkeypatch
                     await stream.send_all(GET)
                     if await stream.receive_some(1000):
                         break
+
+
+async def test_refused_connections_make_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admin_http, "MAX_CONNECTIONS", 1)
+    async with serving(fine) as (_, connect), await connect() as first:
+        await first.send_all(GET)
+        await read_answer(first)
+        for _ in range(20):
+            async with await connect() as refused:
+                assert await read_all(refused) == b""
+    assert len([each for each in caplog.messages if "1 are open" in each]) == 1
+
+
+async def test_one_other_machine_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_http, "MAX_OF_ADDRESS", 1)
+    far = Client("192.0.2.1", "192.0.2.2", is_local=False)
+    monkeypatch.setattr(admin_http, "_client_of", lambda _: far)
+    async with serving(fine) as (_, connect), await connect() as first:
+        await first.send_all(GET)
+        await read_answer(first)
+        async with await connect() as refused:
+            assert await read_all(refused) == b""
+        far = far._replace(host="192.0.2.3")
+        async with await connect() as other:
+            await other.send_all(GET.replace(b"localhost", b"192.0.2.2"))
+            await read_answer(other)
 
 
 async def test_an_answer_under_way_is_given_before_the_end() -> None:
