@@ -24,6 +24,7 @@ from uuid import UUID
 
 from kbroker.formats.state_values import JsonValue, dump_json
 
+SCRAM_SECRET_BYTES: Final = 32
 MAX_USER_NAME_BYTES: Final = 255
 """As UTF-8. The key is then shorter than state.MAX_KEY_BYTES."""
 

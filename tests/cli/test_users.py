@@ -16,11 +16,12 @@ from kio.schema.index import api_key_map, schema_name_map
 from kbroker import plugins
 from kbroker.cli import run
 from kbroker.cli.exits import DATA_DIRECTORY, OK, REFUSED, UNREACHABLE, USAGE
+from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode
 from kbroker.formats.security_values import ScramCredential, ScramKey, ScramMechanism
 from kbroker.security.scram import DIGESTS, credential_of, is_password, salt_password
 from kbroker.storage.data_dir import SECURITY_FORMAT, DataDirectory
-from kbroker.testing.broker import open_test_broker
+from kbroker.testing.broker import free_port, open_test_broker
 from tests.client.fake_broker import FakeBroker, fake_broker
 
 ENGINES = ["segment", "lmdb", "rocksdb"]
@@ -306,6 +307,33 @@ def test_the_first_user_of_a_new_directory(
     assert run(["users", "list", *place]) == OK
     assert capsys.readouterr().out.splitlines()[1:] == ["\u017eofie  SCRAM-SHA-512        8192"]
     assert b"canary" not in b"".join(path.read_bytes() for path in data_dir.rglob("*") if path.is_file())
+
+
+def test_users_made_without_a_broker_cannot_be_told_from_others(tmp_path: Path, password: str) -> None:
+    """A user that does not exist has the same salt after a restart, too."""
+    data_dir = tmp_path / "data"
+    create = ["users", "create", "--password-file", password, "--data-dir", str(data_dir)]
+    config = {
+        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{(port := free_port())}",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+
+    def salts() -> list[str]:
+        with open_test_broker(data_dir=data_dir, storage="segment", config=config, port=port):
+            return [salt_of(port, user) for user in ("admin", "nobody")]
+
+    assert run([*create, "admin"]) == OK
+    before = salts()
+    assert run([*create, "alice"]) == OK
+    assert salts() == before
+
+
+def salt_of(port: int, user: str) -> str:
+    """As a client without a password sees it."""
+    with Connection("127.0.0.1", port) as connection:
+        connection.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+        answer = connection.call("sasl_authenticate", 2, auth_bytes=f"n,,n={user},r=nonce".encode())
+        return str(answer.auth_bytes.decode().split(",")[1])
 
 
 def test_a_directory_that_a_broker_has_used(

@@ -27,6 +27,7 @@ from kbroker.broker.commits.waiting import Decision
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.security_values import (
     MAX_USER_NAME_BYTES,
+    SCRAM_SECRET_BYTES,
     ScramCredential,
     ScramKey,
     ScramMechanism,
@@ -38,7 +39,6 @@ from kbroker.security.scram import DEFAULT_ITERATIONS, DIGESTS, MAX_ITERATIONS, 
 from kbroker.storage.spi import Change, StateStore
 
 SALT_BYTES: Final = 16
-_SECRET_BYTES: Final = 32
 _MAX_SALT_BYTES: Final = 1024
 _MAX_DIGEST_BYTES: Final = 64
 
@@ -86,7 +86,7 @@ class Credentials:
         self._raise_format = raise_format
         self._users: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         self._looks: dict[ScramMechanism, Counter[_Look]] = {each: Counter() for each in ScramMechanism}
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._secret = secrets.token_bytes(SCRAM_SECRET_BYTES)
         """Stored with the first credential: a restart must not change made-up salts."""
         self._is_secret_stored = False
         self._altering = trio.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,8 @@ from kbroker.cli.params import Bootstrap, connect
 from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_state
 from kbroker.client import user_admin
 from kbroker.client.user_admin import ListedCredential
-from kbroker.formats.security_values import ScramKey, ScramMechanism
+from kbroker.formats.security_values import SCRAM_SECRET_BYTES, ScramKey, ScramMechanism, ScramSecret
+from kbroker.formats.state import SCRAM_SECRET
 from kbroker.security.scram import new_credential
 
 if TYPE_CHECKING:
@@ -67,7 +69,13 @@ class UsersOfDirectory:
 
     def set(self, user: str, mechanism: ScramMechanism, password: str, iterations: int) -> None:
         credential = new_credential(password, user_admin.new_salt(), iterations, mechanism)
-        self._state.write([(ScramKey(mechanism, user).encode(), credential.encode())])
+        changes = [(ScramKey(mechanism, user).encode(), credential.encode())]
+        # As a broker does with the first user: without it, made-up salts would differ after each
+        # start, and those of real users would not.
+        if not self._state.scan(SCRAM_SECRET.encode()):
+            secret = ScramSecret(secrets.token_bytes(SCRAM_SECRET_BYTES))
+            changes.append((SCRAM_SECRET.encode(), secret.encode()))
+        self._state.write(changes)
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
         self._state.write([(ScramKey(mechanism, user).encode(), None)])
