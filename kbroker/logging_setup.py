@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 from typing import TextIO
@@ -32,7 +31,7 @@ def set_up_logging(level: str, line_format: str, stream: TextIO | None = None) -
 
 
 MAX_LINE_LENGTH = 2000
-"""The limit of a text line without its traceback. Only names sent by clients make longer ones."""
+"""The limit of a line without its traceback. Only names sent by clients make longer ones."""
 
 
 class TextLines(logging.Formatter):
@@ -41,7 +40,7 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record).rstrip()  # Python's warnings end with a line feed.
-        return escaped(line[:MAX_LINE_LENGTH]) + ("..." if len(line) > MAX_LINE_LENGTH else "")
+        return escaped(_bounded(line))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _utc(record)
@@ -53,26 +52,23 @@ class JsonLines(logging.Formatter):
             "time": _utc(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _bounded(record.getMessage()),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return _NOT_ASCII.sub(_as_json, json.dumps(line, ensure_ascii=False))
+        # JSON allows line separators and control characters above 127.
+        text = json.dumps(line, ensure_ascii=False)
+        return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def _bounded(line: str) -> str:
+    return line[:MAX_LINE_LENGTH] + ("..." if len(line) > MAX_LINE_LENGTH else "")
 
 
 def escaped(text: str) -> str:
     """Lines may contain names that clients chose. They must not end a line, add another one, or
     control a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
-
-
-def _as_json(found: re.Match[str]) -> str:
-    """JSON itself escapes only the first 32 characters: not those that also control a terminal, or
-    end a line for some programs."""
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _utc(record: logging.LogRecord) -> str:
