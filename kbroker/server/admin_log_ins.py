@@ -13,6 +13,7 @@ import hmac
 import logging
 import secrets
 from pathlib import Path
+from time import monotonic
 from typing import Final, NamedTuple
 
 import trio
@@ -23,7 +24,7 @@ from kbroker.security.principals import Principal, user
 from kbroker.security.sasl import AUTHENTICATE_KEY, HANDSHAKE_KEY, PLAIN, Authenticated
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.seldom import Seldom
-from kbroker.server.strangers import INTERVAL_S, warn_seldom
+from kbroker.server.strangers import INTERVAL_S, again, warn_seldom
 from kbroker.settings.listeners import ADMIN
 from kbroker.storage import admin_token
 
@@ -137,6 +138,7 @@ class _TokenFile:
         self._data_dir = data_dir
         self._known: tuple[admin_token.Stamp, bytes] | None = None
         self._one_at_a_time = trio.CapacityLimiter(1)
+        self._seldom = Seldom(INTERVAL_S)
 
     async def digest(self) -> bytes | None:
         """None: the file cannot be used, which is logged."""
@@ -149,7 +151,8 @@ class _TokenFile:
         try:
             digest = _digest(admin_token.ensure(self._data_dir))
         except (OperatorError, OSError) as error:
-            logger.error("the admin endpoint has no token: %s", error)
+            if times := self._seldom.times("unusable", monotonic()):
+                logger.error("the admin endpoint has no token: %s%s", error, again(times))
             return None
         if stamp is not None and stamp == admin_token.stamp(self._data_dir):
             self._known = stamp, digest
