@@ -26,9 +26,10 @@ class PlainServer:
     def respond(self, token: bytes) -> Derivation:
         if self._found is not None:
             raise AuthenticationFailed(_WRONG)
+        count = token.count(b"\0") + 1
+        if count != 3:
+            raise AuthenticationFailed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {count}")
         parts = token.split(b"\0")
-        if len(parts) != 3:
-            raise AuthenticationFailed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         try:
             self._authzid, self._user = parts[0].decode(), parts[1].decode()
             parts[2].decode()

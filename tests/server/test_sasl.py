@@ -287,6 +287,16 @@ def test_nobody_becomes_another_one(short: SaslBroker) -> None:
         assert closes(connection, "metadata", 7, **TOPICS)
 
 
+def test_a_renewal_has_no_larger_token_than_a_log_in(short: SaslBroker) -> None:
+    """After the log-in, frames may have 100 MiB."""
+    with short.logged_in(mechanism="PLAIN") as connection:
+        connection.call("sasl_handshake", 1, mechanism="PLAIN")
+        token = plain_token("alice", "x" * SETTINGS.max_receive_bytes)
+        answer = connection.call("sasl_authenticate", 2, auth_bytes=token)
+        assert answer.error_code == ErrorCode.sasl_authentication_failed
+        assert "got 1" in answer.error_message, "not looked at"
+
+
 def test_requests_in_one_burst_with_a_renewal(short: SaslBroker) -> None:
     """They are answered in order, and so is a request that follows a failed one: not at all."""
     with short.connect() as connection:

@@ -91,6 +91,8 @@ class LogIn:
         return answer
 
     async def authenticate(self, token: bytes) -> Outcome:
+        if len(token) > self.settings.max_receive_bytes:
+            token = b""  # At a re-authentication, where frames may be large. No mechanism takes it.
         step = self._sasl.authenticate(token, now_ms())
         if isinstance(step, Derivation):
             step = await self._derived(step)
