@@ -24,6 +24,7 @@ from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
 from kbroker.security.acls import canonical_host
+from kbroker.security.principals import ANONYMOUS
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.seldom import Seldom
 from kbroker.server.connection_limits import ConnectionLimits
@@ -202,6 +203,7 @@ class Server:
             logger.exception("closing connection of %s: internal error", peer.name)
         finally:
             self._intake.release(peer)
+            self._broker.security.sessions.remove(peer.connection.principal, peer.connection.id)
             self._broker.connection_closed(peer.connection)
         return False
 
@@ -218,6 +220,8 @@ class Server:
             )
             raise CloseConnection(unnamed, "certificate")
         peer.act_as(principal)
+        if principal != ANONYMOUS:
+            self._broker.security.sessions.add(principal, peer.connection.id, peer.end_session)
 
     async def _close_idle(self) -> None:
         while True:

@@ -112,8 +112,8 @@ class Peer(Transport):
     """One client connection. `reserved_bytes` belong to Intake."""
 
     __slots__ = (
-        "_broker", "_frames", "_intake", "_mute", "_quotas", "busy", "connection", "reserved_bytes",
-        "was_active",
+        "_broker", "_frames", "_intake", "_mute", "_quotas", "busy", "connection", "is_over",
+        "reserved_bytes", "was_active",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +135,8 @@ class Peer(Transport):
         self._frames = FrameReader(intake.max_frame_bytes)
         self.reserved_bytes = 0
         self.busy = False
+        self.is_over = False
+        """It ends after the answers to the requests that it has received."""
         self.was_active = False
         """Whether there was a burst since `last_active` was set."""
 
@@ -143,6 +145,12 @@ class Peer(Transport):
         connection = self.connection
         connection.principal = principal
         connection.rights = self._broker.acls.rights_of(principal, connection.client_host)
+
+    def end_session(self, after_answer: bool) -> None:
+        """An administrator ends it. A request that waits is given up, unless `after_answer`."""
+        self.is_over = True
+        if not after_answer:
+            self.shut_down()
 
     async def serve(self, shared_buffer: memoryview) -> None:
         while True:
@@ -157,7 +165,7 @@ class Peer(Transport):
             self.busy = True
             await self._handle_burst(shared_buffer[:received])
             self.busy = False
-            if self._intake.stopping:
+            if self._intake.stopping or self.is_over:
                 return
             self.was_active = True
             if self._frames.expected_bytes != self.reserved_bytes:

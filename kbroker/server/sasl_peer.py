@@ -68,7 +68,6 @@ class SaslPeer(Peer):
         self.connection.log_in = self._log_in
 
     async def serve(self, shared_buffer: memoryview) -> None:
-        sessions = self._broker.security.sessions
         try:
             if not await self.authenticate():
                 return
@@ -80,8 +79,6 @@ class SaslPeer(Peer):
             await self._log_in.delay()
             self.send_if_there_is_room(refused.answer)
             raise
-        finally:
-            sessions.remove(self.connection.principal, self.connection.id)
 
     async def _take_what_is_decrypted(self, sock: TlsSocket, shared_buffer: memoryview) -> None:
         """Requests in the TLS record of the log-in's last one: nothing more may arrive."""
@@ -167,7 +164,9 @@ class SaslPeer(Peer):
         administrator must be able to end the session then."""
         if self._log_in.is_complete:
             self.act_as(self._log_in.principal or ANONYMOUS)
-            self._broker.security.sessions.add(self.connection.principal, self.connection.id, self._end)
+            self._broker.security.sessions.add(
+                self.connection.principal, self.connection.id, self.end_session
+            )
 
     # -- after the log-in
     # ----------------------------------------------------------------------------------------------
@@ -191,12 +190,10 @@ class SaslPeer(Peer):
         if self._log_in.refusal is not None:
             raise CloseConnection(self._log_in.refusal, _KIND)
 
-    def _end(self, after_answer: bool) -> None:
-        """An administrator ends the session. A request that waits is given up, and those behind it
-        are not begun."""
+    def end_session(self, after_answer: bool) -> None:
+        """Requests behind the one that is served are not begun, either."""
         self._log_in.refusal = "an administrator has ended the session"
-        if not after_answer:
-            self.shut_down()
+        super().end_session(after_answer)
 
 
 def _has_no_error(response: _Response) -> bool:

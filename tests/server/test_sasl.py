@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -19,13 +16,10 @@ from kbroker.api import APIS
 from kbroker.client.admin import create_topic
 from kbroker.client.rpc import BrokerUnreachable, Connection, ConnectionClosed
 from kbroker.errors import ErrorCode
-from kbroker.formats.batches import Buffer
 from kbroker.formats.security_values import ScramMechanism
 from kbroker.security.principals import user
 from kbroker.security.sasl import MECHANISMS
-from kbroker.security.scram import ScramClient, salt_password
-from kbroker.server.sasl_peer import SaslPeer
-from kbroker.server.transport import Transport
+from kbroker.security.scram import ScramClient
 from tests.server.sasl_world import (
     SETTINGS,
     SaslBroker,
@@ -287,16 +281,6 @@ def test_nobody_becomes_another_one(short: SaslBroker) -> None:
         assert closes(connection, "metadata", 7, **TOPICS)
 
 
-def test_a_renewal_has_no_larger_token_than_a_log_in(short: SaslBroker) -> None:
-    """After the log-in, frames may have 100 MiB."""
-    with short.logged_in(mechanism="PLAIN") as connection:
-        connection.call("sasl_handshake", 1, mechanism="PLAIN")
-        token = plain_token("alice", "x" * SETTINGS.max_receive_bytes)
-        answer = connection.call("sasl_authenticate", 2, auth_bytes=token)
-        assert answer.error_code == ErrorCode.sasl_authentication_failed
-        assert "got 1" in answer.error_message, "not looked at"
-
-
 def test_requests_in_one_burst_with_a_renewal(short: SaslBroker) -> None:
     """They are answered in order, and so is a request that follows a failed one: not at all."""
     with short.connect() as connection:
@@ -355,65 +339,6 @@ def test_deleted_users_and_changed_passwords(short: SaslBroker) -> None:
             again = admin.call("alter_user_scram_credentials", 0, deletions=disconnect, upsertions=[])
             left = again.results[0].error_code
         assert left == ErrorCode.resource_not_found
-
-
-@pytest.mark.parametrize("change", ["deleted", "new password"])
-def test_a_log_in_under_way_does_not_outlive_its_user(sasl: SaslBroker, change: str) -> None:
-    """A client could keep one half done, to finish it when the user is gone."""
-    sasl.create_users({"erin": "before"})
-    client = ScramClient(ScramMechanism.SHA_256, "erin", "before", "nonce")
-    with sasl.connect() as connection, sasl.connect(plain=True) as admin:
-        connection.call("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
-        first = connection.call("sasl_authenticate", 2, auth_bytes=client.first())
-        deletions = [{"name": "erin", "mechanism": 1}] if change == "deleted" else []
-        upsertions = [] if deletions else [upsertion("erin", "after", ScramMechanism.SHA_256)]
-        admin.call("alter_user_scram_credentials", 0, deletions=deletions, upsertions=upsertions)
-        last = connection.call("sasl_authenticate", 2, auth_bytes=client.final(first.auth_bytes))
-        assert last.error_code == ErrorCode.sasl_authentication_failed
-
-
-def test_a_password_that_waits_to_be_checked_does_not_outlive_its_user(sasl: SaslBroker) -> None:
-    sasl.create_users({"frank": "before"})
-    begun, gate = threading.Event(), threading.Event()
-
-    def slow(*derivation: Any) -> bytes:
-        begun.set()
-        assert gate.wait(60)
-        return salt_password(*derivation)
-
-    with pytest.MonkeyPatch.context() as patch, sasl.socket() as sock, sasl.connect(plain=True) as admin:
-        patch.setattr("kbroker.broker.security.derivations.salt_password", slow)
-        sock.sendall(handshake_frame() + authenticate_frame(plain_token("frank", "before")))
-        assert begun.wait(60)
-        deletions = [{"name": "frank", "mechanism": mechanism} for mechanism in ScramMechanism]
-        for each in deletions:
-            admin.call("alter_user_scram_credentials", 0, deletions=[each], upsertions=[])
-        gate.set()
-        read_frame(sock)
-        assert read_frame(sock)[4:6] == struct.pack(">h", ErrorCode.sasl_authentication_failed)
-
-
-def test_a_session_whose_answer_waits_for_the_client_can_be_ended(sasl: SaslBroker) -> None:
-    """A client that reads nothing must not log in beside `--disconnect`."""
-    sasl.create_users({"grace": "secret"})
-    send_some = Transport.send_some
-
-    def no_room(peer: SaslPeer, buffers: Sequence[Buffer]) -> int:
-        log_in = peer.connection.log_in
-        assert log_in is not None
-        return 0 if log_in.is_complete and log_in.refusal is None else send_some(peer, buffers)
-
-    with pytest.MonkeyPatch.context() as patch, sasl.connect(plain=True) as admin:
-        patch.setattr(SaslPeer, "send_some", no_room)
-        with sasl.socket() as sock:
-            sock.sendall(handshake_frame() + authenticate_frame(plain_token("grace", "secret")))
-            disconnect = [{"name": "grace", "mechanism": 127}]
-            found = ErrorCode.resource_not_found
-            while found == ErrorCode.resource_not_found:
-                answer = admin.call("alter_user_scram_credentials", 0, deletions=disconnect, upsertions=[])
-                found = answer.results[0].error_code
-            assert found == ErrorCode.none
-            assert is_closed(sock)
 
 
 def test_a_user_that_disconnects_itself_gets_its_answer(sasl: SaslBroker) -> None:
@@ -486,36 +411,6 @@ def test_the_largest_token_and_one_byte_more(sasl: SaslBroker) -> None:
             else:
                 sock.sendall(frame[4:])
                 assert read_frame(sock)[4:6] == struct.pack(">h", 58)
-
-
-def test_large_frames_of_strangers_are_bounded_together(sasl: SaslBroker) -> None:
-    """Those that are too many are closed at once. Others log in."""
-    size = SETTINGS.max_receive_bytes
-    with ExitStack() as stack:
-        socks = [stack.enter_context(sasl.socket()) for _ in range((32 << 20) // size + 3)]
-        for sock in socks:
-            sock.sendall(struct.pack(">i", size))
-        ended = select.poll()
-        for sock in socks:
-            ended.register(sock, select.POLLIN)
-        seen: set[int] = set()
-        while len(seen) < 3:
-            seen |= {fd for fd, _ in ended.poll()}
-        sasl.logged_in().close()
-        assert len(seen | {fd for fd, _ in ended.poll(0)}) == 3
-    while not is_answered(sasl, plain_token("alice", "x" * (size - 100))):
-        pass  # Those have not given their room back yet.
-
-
-def is_answered(sasl: SaslBroker, token: bytes) -> bool:
-    with sasl.socket() as sock:
-        sock.sendall(handshake_frame())
-        read_frame(sock)
-        try:
-            sock.sendall(authenticate_frame(token))
-            return bool(read_frame(sock))
-        except ConnectionError:
-            return False
 
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 30])

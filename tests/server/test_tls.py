@@ -18,7 +18,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.client import user_admin
 from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
+from kbroker.client.rpc import Connection
 from kbroker.server.tls import ListenerTls
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.listeners import Listener, SecurityProtocol
@@ -365,6 +367,29 @@ def test_the_subject_of_a_certificate_is_the_principal(
     with pytest.raises(KafkaException):
         topics_that(broker, authority, tmp_path, "carol")
     assert "no rule of ssl.principal.mapping.rules matches" in broker.logs()
+
+
+def test_the_connections_of_a_certificate_can_be_ended(
+    start: Callable[..., RunningBroker], authority: Authority, tmp_path: Path
+) -> None:
+    broker = start(
+        ssl_keystore_location=written(tmp_path / "server.pem", authority.server().pem()),
+        ssl_client_auth="requested",
+        ssl_truststore_location=str(authority.file),
+        ssl_principal_mapping_rules="RULE:CN=([^,]*),O=Acme,C=DE/$1/",
+    )
+    plain = int(broker.config["listeners"].rpartition(":")[2])
+    context = context_of(authority)
+    with secured(broker, context) as nobody:
+        context.load_cert_chain(written(tmp_path / "alice.pem", authority.client("alice").pem()))
+        with secured(broker, context) as alice, Connection(broker.host, plain) as administrator:
+            assert serves(alice)
+            assert user_admin.disconnect(administrator, "alice")
+            alice.settimeout(20)
+            while alice.recv(4096):
+                pass
+            assert not user_admin.disconnect(administrator, "alice")
+        assert serves(nobody)
 
 
 def topics_that(broker: RunningBroker, authority: Authority, tmp_path: Path, name: str) -> list[str]:

@@ -26,7 +26,7 @@ AT_A_TIME: Final = 2
 QUEUED: Final = 64
 _REPORT_EVERY_S: Final = 60.0
 _SITE_BITS: Final = 64
-"""Of an IPv6 address: whoever has one has all that begin with these."""
+"""Of an IPv6 address: a client that has one has all that begin with these."""
 
 
 class TooManyDerivations(Exception):
