@@ -7,6 +7,8 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from tests.security.test_mutations import mutated
 from tests.server.sasl_world import authenticate_frame, handshake_frame, is_closed, plain_token
 
 PASSWORD = "canary-of-alice"
+REPOSITORY = Path(__file__).parents[2]
 MOST_GROWTH_MB = 48.0
 MOST_LINES = 200
 """Of the broker's log, however many attempts there are."""
@@ -169,34 +172,33 @@ def test_half_open_handshakes(target: Target, count: int) -> None:
 
 
 class Guesser:
-    """Wrong log-ins at a rate, from several threads. `done`: attempts that were refused."""
+    """Wrong log-ins at a rate, from a process with several threads. `done`: attempts that were
+    sent."""
 
     def __init__(self, target: Target, per_second: float, threads: int) -> None:
         self.done = 0
-        self._target, self._pause_s = target, threads / per_second
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in range(threads)]
+        arguments = [str(target.sasl), str(per_second), str(threads)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.guesser", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY,
+        )  # fmt: skip
+        self._counting = threading.Thread(target=self._count)
 
     def __enter__(self) -> Guesser:
-        for each in self._threads:
-            each.start()
+        self._counting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for each in self._threads:
-            each.join()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._counting.join()
+        assert self._process.wait() == 0
 
-    def _run(self, number: int) -> None:
-        token = plain_token("alice" if number % 2 else "nobody", "wrong")
-        sent = handshake_frame() + authenticate_frame(token)
-        due_s = time.monotonic()
-        while not self._stop.is_set():
-            with suppress(OSError), self._target.socket(self._target.sasl) as sock:
-                sock.sendall(sent)
-            self.done += 1
-            due_s += self._pause_s
-            self._stop.wait(max(0.0, due_s - time.monotonic()))
+    def _count(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for _ in lines:
+                self.done += 1
 
 
 def latencies_ms(connection: Connection, until: Callable[[int], bool]) -> list[float]:
@@ -216,21 +218,35 @@ def test_wrong_log_ins_keep_nobody_out(target: Target) -> None:
     check_after(target, before_mb)
 
 
+def p99_during(target: Target, attacked: Target, other: Connection) -> float:
+    """Of requests to `target`, in milliseconds, while somebody guesses at `attacked`."""
+    with Guesser(attacked, per_second=500, threads=4) as guesser:
+        latencies_ms(other, lambda _: guesser.done > 0)
+        began_s, before = time.monotonic(), guesser.done
+        found = latencies_ms(other, lambda count: count >= 1000)
+        rate = (guesser.done - before) / (time.monotonic() - began_s)
+    assert rate > 350, "the attack was slower than it should be"
+    return found[len(found) * 99 // 100]
+
+
 @pytest.mark.full
-def test_five_hundred_wrong_log_ins_a_second(target: Target) -> None:
-    """The 99th percentile of others at most doubles: the middle one of five pairs."""
+def test_five_hundred_wrong_log_ins_a_second(target: Target, tmp_path: Path) -> None:
+    """The 99th percentile of others at most doubles, beside the same attack on another broker of
+    this machine: attackers and their victim share its processors. The middle one of five pairs."""
+    (tmp_path / "second").mkdir()
+    second = Target(tmp_path / "second")
     before_mb = memory(target.broker.pid).anonymous_mb
     ratios = []
-    with target.logged_in() as other:
-        for _ in range(5):
-            alone = latencies_ms(other, lambda count: count >= 1000)
-            with Guesser(target, per_second=500, threads=4) as guesser:
-                began_s = time.monotonic()
-                beside = latencies_ms(other, lambda count: count >= 1000)
-                rate = guesser.done / (time.monotonic() - began_s)
-            assert rate > 350, "the attack was slower than it should be"
-            ratios.append(beside[len(beside) * 99 // 100] / alone[len(alone) * 99 // 100])
-            print(f"{rate:.0f} wrong log-ins/s, p99 {ratios[-1]:.2f} times that without")
+    try:
+        with target.logged_in() as other:
+            for _ in range(5):
+                alone = latencies_ms(other, lambda count: count >= 1000)[990]
+                elsewhere = p99_during(target, second, other)
+                here = p99_during(target, target, other)
+                ratios.append(here / elsewhere)
+                print(f"p99 alone {alone:.2f}, attack elsewhere {elsewhere:.2f}, here {here:.2f} ms")
+    finally:
+        second.broker.kill()
     check_after(target, before_mb)
     assert sorted(ratios)[2] <= 2.0, ratios
 
