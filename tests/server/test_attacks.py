@@ -128,7 +128,8 @@ def attack(target: Target, seed: int, count: int) -> None:
         with target.socket(port) as sock, suppress(ConnectionError):
             for position, part in enumerate(chosen):
                 sock.sendall(mutated(chance, part) if position == at else part)
-            sock.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # The broker may have closed already: ENOTCONN.
+                sock.shutdown(socket.SHUT_WR)
             assert is_closed(sock)
 
 
