@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import ClassVar, Final, Self
 from uuid import UUID
 
-from kbroker.formats.state_values import JsonValue, dump_json
+from .state_values import JsonValue, dump_json
 
 SCRAM_SECRET_BYTES: Final = 32
 MAX_USER_NAME_BYTES: Final = 255

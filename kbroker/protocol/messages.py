@@ -24,10 +24,10 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
-from kbroker.errors import ErrorCode
-from kbroker.makers import maker
-from kbroker.protocol.array_check import check_arrays, edited, skip_tags
-from kbroker.protocol.produce_request import PRODUCE, read_plain_produce
+from ..errors import ErrorCode
+from ..makers import maker
+from .array_check import check_arrays, edited, skip_tags
+from .produce_request import PRODUCE, read_plain_produce
 
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers return it: kio's field names, times as int milliseconds, nested rows as

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from kbroker.formats.security_values import ScramCredential, ScramMechanism
+from ..formats.security_values import ScramCredential, ScramMechanism
 
 
 class AuthenticationFailed(Exception):

@@ -20,8 +20,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kbroker.formats.security_values import ScramCredential, ScramMechanism
-from kbroker.security.exchange import AuthenticationFailed, Found, Reply
+from ..formats.security_values import ScramCredential, ScramMechanism
+from .exchange import AuthenticationFailed, Found, Reply
 
 DIGESTS: Final[Mapping[ScramMechanism, str]] = {
     ScramMechanism.SHA_256: "sha256",

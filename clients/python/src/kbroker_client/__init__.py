@@ -1,0 +1,25 @@
+"""Queues of kbroker and of Apache Kafka for asyncio and trio: a share consumer and a producer."""
+
+from .cluster import TopicPartition
+from .errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    ErrorCode,
+    IllegalState,
+    KafkaError,
+    LockLost,
+    NotAuthenticated,
+    TimedOut,
+    WokenUp,
+)
+from .security import Security
+from .share.consumer import Acquire, Mode, ShareConsumer
+from .share.records import Outcome, Record
+from .share.wire import Reason
+
+__all__ = [
+    "Acquire", "BrokerUnreachable", "ClientClosed", "ClientError", "ErrorCode", "IllegalState",
+    "KafkaError", "LockLost", "Mode", "NotAuthenticated", "Outcome", "Reason", "Record", "Security",
+    "ShareConsumer", "TimedOut", "TopicPartition", "WokenUp",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+../../../../../kbroker/errors.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/formats/security_values.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/array_check.py

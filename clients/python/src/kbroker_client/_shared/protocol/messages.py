@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/messages.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/produce_request.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/security/scram.py

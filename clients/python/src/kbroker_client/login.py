@@ -1,0 +1,80 @@
+"""The log-in of a connection: SaslHandshake, then SaslAuthenticate until the mechanism is done."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ._shared.errors import ErrorCode
+from ._shared.formats.security_values import ScramMechanism
+from ._shared.security.scram import ScramClient, ScramRefused
+from .errors import NotAuthenticated
+from .security import Security
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+_SCRAM: Final = {"SCRAM-SHA-256": ScramMechanism.SHA_256, "SCRAM-SHA-512": ScramMechanism.SHA_512}
+_ACKNOWLEDGED: Final = b"\x01"
+
+
+async def log_in(connection: Connection, security: Security) -> float:
+    """Returns how many seconds the session lasts; 0: as long as the connection. Raises
+    NotAuthenticated and BrokerUnreachable."""
+    mechanism = security.mechanism
+    assert mechanism is not None
+    answer = await connection.call("sasl_handshake", mechanism=mechanism)
+    if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+        offered = ", ".join(answer.mechanisms) or "none"
+        raise NotAuthenticated(f"{connection.address} does not offer {mechanism}, but: {offered}")
+    _check(answer, connection, security)
+    exchange = _exchange(security)
+    try:
+        message = await anext(exchange)
+        while True:
+            answer = await connection.call("sasl_authenticate", auth_bytes=message)
+            _check(answer, connection, security)
+            message = await exchange.asend(answer.auth_bytes)
+    except StopAsyncIteration:
+        pass
+    except ScramRefused as error:
+        raise _refused(str(error), connection, security) from error
+    finally:
+        await exchange.aclose()
+    lifetime = getattr(answer, "session_lifetime", None)
+    return lifetime.total_seconds() if lifetime is not None else 0.0
+
+
+def _check(answer: Any, connection: Connection, security: Security) -> None:  # noqa: ANN401
+    if answer.error_code is not ErrorCode.none:
+        reason = getattr(answer, "error_message", None) or answer.error_code.name.replace("_", " ")
+        raise _refused(reason, connection, security)
+
+
+def _refused(reason: str, connection: Connection, security: Security) -> NotAuthenticated:
+    user = f"user {security.username}, " if security.username else ""
+    reason = reason.removeprefix("Authentication failed: ")
+    return NotAuthenticated(f"log-in refused: {reason} ({user}{security.mechanism}, {connection.address})")
+
+
+async def _exchange(security: Security) -> AsyncGenerator[bytes, bytes]:
+    """Yields the client's messages and is sent the server's."""
+    if security.token is not None:
+        status = yield b"n,,\x01auth=Bearer " + (await security.token()).encode() + b"\x01\x01"
+        if status:  # The reason of a refusal, which follows.
+            yield _ACKNOWLEDGED
+        return
+    username, password = security.username or "", security.password or ""
+    if security.mechanism == "PLAIN":
+        yield f"\0{username}\0{password}".encode()
+        return
+    client = ScramClient(
+        _SCRAM[security.mechanism or ""], username, password, secrets.token_urlsafe(24)
+    )
+    server_first = yield client.first()
+    # Some thousand iterations: another task may have a heartbeat to send meanwhile.
+    final = await anyio.to_thread.run_sync(client.final, server_first)
+    client.check((yield final))

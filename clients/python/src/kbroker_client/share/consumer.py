@@ -1,0 +1,512 @@
+"""A share consumer (KIP-932) for asyncio and trio.
+
+    async with ShareConsumer("127.0.0.1:9092", group="emails", topics=["emails"]) as consumer:
+        async for record in consumer:
+            send(record.value)
+
+Three ways to acknowledge:
+
+- IMPLICIT: the next poll accepts all records of the last one. Leaving the consumer releases those.
+- EXPLICIT: every record must be acknowledged before the next poll; the acknowledgements are sent by
+  `commit`, `commit_soon` or that poll.
+- FREE: records are acknowledged in any order while polling goes on, and sent at once.
+
+Tasks in the background hold the connections, so cancelling a call loses nothing: records that were
+received stay for the next poll, and acknowledgements that were made are sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+from uuid import UUID
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from .._shared.errors import KafkaError
+from ..cluster import Cluster, TopicPartition
+from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
+from ..security import PLAINTEXT, Security
+from .membership import Membership
+from .records import Decoded, Outcome, Record
+from .session import Acknowledgement, Answered, ShareSession
+from .wire import Limits, Partition, Reason
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_S: Final = 10.0
+_FETCH_WAIT_MS: Final = 500
+_MAX_BYTES: Final = 50 << 20
+Callback: TypeAlias = Callable[[Mapping[TopicPartition, frozenset[int]], Exception | None], object]
+"""Called with the offsets of acknowledgements that the broker has answered, and its error."""
+_NO_ID: Final = UUID(int=0)
+Place: TypeAlias = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+
+class Mode(Enum):
+    """How records are acknowledged; see the head of this module."""
+
+    IMPLICIT = "implicit"
+    EXPLICIT = "explicit"
+    FREE = "free"
+
+
+class Acquire(Enum):
+    """BATCH_OPTIMIZED: whole batches of the producer, so perhaps more than `max_poll_records`.
+    RECORD_LIMIT: never more (Kafka 4.2 and later)."""
+
+    BATCH_OPTIMIZED = 0
+    RECORD_LIMIT = 1
+
+
+class ShareConsumer:
+    """Use it with `async with`. Its calls belong to one task: only `wake_up` may be called by others,
+    and in the mode FREE `acknowledge`.
+
+    - `bootstrap`: addresses of brokers, such as "127.0.0.1:9092"
+    - `topics`: subscribed from the start
+    - `max_poll_records`: of one poll, and what a fetch asks for
+    - `on_acknowledged`: called in poll, commit and close for answered acknowledgements
+
+    Entering raises BrokerUnreachable if no broker can be reached. Later a lost broker is tried again
+    for ever, with INFO lines in the log.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        group: str,
+        topics: Iterable[str] = (),
+        mode: Mode | str = Mode.IMPLICIT,
+        acquire: Acquire = Acquire.BATCH_OPTIMIZED,
+        max_poll_records: int = 500,
+        fetch_wait_ms: int = _FETCH_WAIT_MS,
+        fetch_max_bytes: int = _MAX_BYTES,
+        client_id: str = "kbroker-client",
+        security: Security = PLAINTEXT,
+        on_acknowledged: Callback | None = None,
+    ) -> None:
+        if not group:
+            raise ValueError("a share consumer needs the name of a group")
+        if max_poll_records < 1 or fetch_wait_ms < 0 or fetch_max_bytes < 1:
+            raise ValueError("max_poll_records and fetch_max_bytes must be 1 or more, fetch_wait_ms 0 or more")
+        self.group = group
+        self.member_id = secrets.token_urlsafe(16)
+        self.lock_timeout_s: float | None = None
+        """How long records are locked for this member, as the broker said with the last ones."""
+        self._mode = Mode(mode)
+        self._max_poll_records = max_poll_records
+        self._limits = Limits(
+            fetch_wait_ms, max_poll_records, max_poll_records, acquire.value, 1, fetch_max_bytes
+        )
+        self._acquire = acquire
+        self._cluster = Cluster(bootstrap, client_id, security)
+        self._membership = Membership(
+            self._cluster, group, self.member_id, self._assigned, self._fail, self._fail_for_good
+        )
+        self._topics = _checked(topics)
+        self._callback = on_acknowledged
+        self._sessions: dict[int, ShareSession] = {}
+        self._assignment: frozenset[Partition] = frozenset()
+        self._assignment_changed = anyio.Event()
+        self._ready: deque[Record] = deque()
+        self._delivered: dict[Place, Record] = {}
+        self._acknowledged: list[Acknowledgement] = []
+        self._answers: list[Answered] = []
+        self._errors: deque[Exception] = deque()
+        self._fatal: Exception | None = None
+        self._wanted = 0
+        self._fetching: int | None = None
+        """The node that has the turn of RECORD_LIMIT, in which one node at a time is asked."""
+        self._news = anyio.Event()
+        self._is_woken = False
+        self._is_polling = False
+        self._is_closed = False
+        self._tasks: TaskGroup | None = None
+        self._scopes: list[anyio.CancelScope] = []
+
+    # -- life
+    # ----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None or self._is_closed:
+            raise IllegalState("a share consumer can be entered once")
+        await self._cluster.refresh(self._topics)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._membership.subscribe(self._topics)
+        self._start(self._membership.run)
+        self._start(self._follow_assignments)
+        return self
+
+    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """In the background, until `close`. The scope of the task group itself has the caller's body
+        in it, which must not be cancelled."""
+        assert self._tasks is not None
+        scope = anyio.CancelScope()
+        self._scopes.append(scope)
+
+        async def scoped() -> None:
+            with scope:
+                await task()
+
+        self._tasks.start_soon(scoped)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        assert self._tasks is not None
+        # Without the error of the caller's body, which the task group would wrap in a group.
+        await self._tasks.__aexit__(None, None, None)
+
+    async def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """Send the acknowledgements that were made, release all other records, and leave the group.
+        Waits for the broker at most `timeout_s`, even if it is cancelled."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with anyio.move_on_after(timeout_s, shield=True):
+            self._hand_over()
+            async with anyio.create_task_group() as closing:
+                for session in self._sessions.values():
+                    closing.start_soon(session.close)
+            await self._membership.leave()
+        with anyio.CancelScope(shield=True):
+            for session in self._sessions.values():
+                await session.abandon()
+            await self._membership.close()
+            await self._cluster.close()
+        for scope in self._scopes:
+            scope.cancel()
+        self._news.set()
+        self._report()
+
+    # -- subscription
+    # ----------------------------------------------------------------------------------------------
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        return self._topics
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Replaces the subscription."""
+        self._check_open()
+        self._topics = _checked(topics)
+        self._membership.subscribe(self._topics)
+
+    def unsubscribe(self) -> None:
+        """The member leaves the group, and may subscribe again."""
+        self.subscribe(())
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions from which the member gets records, as far as their topics are known."""
+        return frozenset(
+            TopicPartition(topic.name, index)
+            for topic_id, index in self._assignment
+            if (topic := self._cluster.topic_of(topic_id)) is not None
+        )
+
+    # -- records
+    # ----------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float | None = None, max_records: int | None = None) -> list[Record]:
+        """Records, as soon as there are any; none after `timeout_s` (None: wait for ever, 0: do not
+        wait). At most `max_records`, or `max_poll_records`.
+
+        Raises WokenUp, IllegalState, NotAuthenticated and KafkaError. After a cancellation nothing is
+        lost.
+        """
+        self._check_open()
+        if self._is_polling:
+            raise IllegalState("another task is polling this consumer")
+        self._before_poll()
+        self._is_polling = True
+        try:
+            with anyio.move_on_after(timeout_s):
+                return await self._poll(max_records or self._max_poll_records)
+            return self._taken(max_records or self._max_poll_records)
+        finally:
+            self._is_polling = False
+            self._wanted = 0
+
+    async def _poll(self, most: int) -> list[Record]:
+        self._wanted = most
+        while True:
+            self._raise_errors()
+            if records := self._taken(most):
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                return records
+            self._news = anyio.Event()
+            self._wake_sessions()
+            await self._news.wait()
+
+    def _taken(self, most: int) -> list[Record]:
+        """From what has been received. Records whose session was lost are delivered again."""
+        records: list[Record] = []
+        while self._ready and len(records) < most:
+            record = self._ready.popleft()
+            if record.lease.is_open:
+                records.append(record)
+                self._delivered[record.topic, record.partition, record.offset] = record
+        return records
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Records one by one, for ever. In the mode IMPLICIT a record is accepted when the next one
+        is asked for; leaving the loop releases the last one."""
+        while True:
+            for record in await self.poll(max_records=1):
+                yield record
+
+    def wake_up(self) -> None:
+        """The poll that waits, or the next one, raises WokenUp. For other tasks of this loop."""
+        self._is_woken = True
+        self._news.set()
+
+    # -- acknowledgements
+    # ----------------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        record: Record,
+        outcome: Outcome = Outcome.ACCEPT,
+        *,
+        reason: Reason | None = None,
+    ) -> None:
+        """In the mode FREE it is sent at once, otherwise by the next commit or poll. A RENEW leaves
+        the record to be acknowledged. `reason`: of a REJECT, for the dead letter of a kbroker.
+
+        Raises IllegalState in the mode IMPLICIT, and for a record that is not to be acknowledged.
+        """
+        self._check_open()
+        if self._mode is Mode.IMPLICIT:
+            raise IllegalState('this consumer accepts records implicitly: give mode="explicit" to acknowledge')
+        outcome = Outcome(outcome)
+        if reason is not None and outcome is not Outcome.REJECT:
+            raise ValueError("only a REJECT has a reason")
+        place = record.topic, record.partition, record.offset
+        if self._delivered.get(place) is not record:
+            raise IllegalState(f"{record.topic}-{record.partition}@{record.offset} is not to be acknowledged")
+        if outcome is not Outcome.RENEW:
+            del self._delivered[place]
+        self._queue(record, outcome, reason)
+        if self._mode is Mode.FREE:
+            self._hand_over()
+
+    async def commit(self, timeout_s: float | None = 30.0) -> dict[TopicPartition, Exception | None]:
+        """Send all acknowledgements and wait for the broker's answers; in the mode IMPLICIT those of
+        the last poll. Returns for each partition None, when the broker has stored them durably, or
+        the error: LockLost or KafkaError.
+
+        Raises TimedOut; the acknowledgements are still sent.
+        """
+        self._check_open()
+        if self._mode is Mode.IMPLICIT:
+            self._accept_delivered()
+        before = len(self._answers)
+        self._hand_over()
+        waiting = [(session, session.queued) for session in self._sessions.values()]
+        with anyio.move_on_after(timeout_s) as scope:
+            while any(session.done < queued for session, queued in waiting):
+                self._news = anyio.Event()
+                self._wake_sessions()
+                await self._news.wait()
+                if self._fatal is not None:
+                    raise self._fatal
+        answers = self._answers[before:]
+        self._report()
+        if scope.cancelled_caught:
+            raise TimedOut(f"the broker has not answered the acknowledgements within {timeout_s:g} s")
+        found: dict[TopicPartition, Exception | None] = {}
+        for partition, _, error in answers:
+            name = self._name_of(partition)
+            found[name] = found.get(name) or error
+        return found
+
+    def commit_soon(self) -> None:
+        """Send all acknowledgements without waiting. Their outcomes go to `on_acknowledged`."""
+        self._check_open()
+        if self._mode is Mode.IMPLICIT:
+            self._accept_delivered()
+        self._hand_over()
+        self._wake_sessions()
+
+    def _before_poll(self) -> None:
+        self._report()
+        if self._mode is Mode.IMPLICIT:
+            self._accept_delivered()
+        elif self._mode is Mode.EXPLICIT:
+            lost = [place for place, record in self._delivered.items() if not record.lease.is_open]
+            for place in lost:
+                del self._delivered[place]
+            if self._delivered:
+                raise IllegalState(
+                    f"{len(self._delivered)} records of the last poll are not acknowledged yet: call "
+                    "acknowledge(record, ...) for each"
+                )
+        self._hand_over()
+        self._raise_errors()
+
+    def _accept_delivered(self) -> None:
+        delivered, self._delivered = self._delivered, {}
+        for record in delivered.values():
+            self._queue(record, Outcome.ACCEPT, None)
+
+    def _queue(self, record: Record, outcome: Outcome, reason: Reason | None) -> None:
+        topic = self._cluster.topic(record.topic)
+        if topic is None:
+            self._answers.append(Answered((_NO_ID, record.partition), {record.offset: outcome}, _gone(record)))
+            return
+        partition = topic.id, record.partition
+        self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, record.lease, reason))
+
+    def _hand_over(self) -> None:
+        """Give the acknowledgements to the sessions that hold their records."""
+        acknowledged, self._acknowledged = self._acknowledged, []
+        by_lease = {session.lease: session for session in self._sessions.values()}
+        for each in acknowledged:
+            session = by_lease.get(each.lease)
+            if session is None:
+                lost = LockLost("the session that held the record was lost")
+                self._answers.append(Answered(each.partition, {each.offset: each.type}, lost))
+            else:
+                session.acknowledge(each)
+                session.wake()
+
+    def _report(self) -> None:
+        """Call the callback for what has been answered."""
+        answers, self._answers = self._answers, []
+        if self._callback is not None:
+            for partition, types, error in answers:
+                self._callback({self._name_of(partition): frozenset(types)}, error)
+
+    def _name_of(self, partition: Partition) -> TopicPartition:
+        topic = self._cluster.topic_of(partition[0])
+        return TopicPartition(topic.name if topic is not None else str(partition[0]), partition[1])
+
+    # -- of the tasks in the background
+    # ----------------------------------------------------------------------------------------------
+
+    def limits(self, session: ShareSession) -> Limits | None:
+        if not self._wanted or self._ready or self._is_closed:
+            return None
+        if self._acquire is Acquire.RECORD_LIMIT:
+            if self._fetching not in (None, session.node):
+                return None
+            self._fetching = session.node
+        return self._limits._replace(max_records=min(self._wanted, self._max_poll_records))
+
+    def fetched(self, session: ShareSession) -> None:
+        if self._fetching == session.node:
+            others = sorted(node for node in self._sessions if node != session.node)
+            self._fetching = next((node for node in others if node > session.node), next(iter(others), None))
+            self._wake_sessions()
+
+    def received(self, session: ShareSession, decoded: Decoded, lock_timeout_s: float) -> None:
+        self.lock_timeout_s = lock_timeout_s or self.lock_timeout_s
+        self._ready += decoded.records
+        self._news.set()
+
+    def answered(self, session: ShareSession, answers: Iterable[Answered]) -> None:
+        self._answers += answers
+        self._news.set()
+
+    def failed(self, error: Exception) -> None:
+        self._fail(error)
+
+    async def look_again(self, partitions: Iterable[Partition]) -> None:
+        await self._cluster.refresh(ids={topic_id for topic_id, _ in partitions})
+        self._distribute()
+
+    def _fail(self, error: Exception) -> None:
+        """One error of a kind waits for the next poll."""
+        if not any(str(error) == str(known) for known in self._errors):
+            self._errors.append(error)
+        self._news.set()
+
+    def _fail_for_good(self, error: Exception) -> None:
+        self._fatal = error
+        self._news.set()
+
+    def _raise_errors(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the share consumer has been closed")
+        if self._is_woken:
+            self._is_woken = False
+            raise WokenUp("woken up")
+        if self._errors:
+            raise self._errors.popleft()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _assigned(self, partitions: frozenset[Partition]) -> None:
+        self._assignment = partitions
+        self._assignment_changed.set()
+
+    async def _follow_assignments(self) -> None:
+        while True:
+            await self._assignment_changed.wait()
+            self._assignment_changed = anyio.Event()
+            try:
+                await self._learn_topics()
+            except BrokerUnreachable as error:
+                logger.info("share group %s: %s", self.group, error)
+                await anyio.sleep(0.2)
+                self._assignment_changed.set()
+                continue
+            self._distribute()
+
+    async def _learn_topics(self) -> None:
+        """Raises BrokerUnreachable."""
+        unknown = {
+            topic_id
+            for topic_id, index in self._assignment
+            if (topic := self._cluster.topic_of(topic_id)) is None or index >= len(topic.leaders)
+        }
+        if unknown:
+            await self._cluster.refresh(ids=unknown)
+
+    def _distribute(self) -> None:
+        """Give each assigned partition to the session of its leader."""
+        by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
+        for partition in self._assignment:
+            topic = self._cluster.topic_of(partition[0])
+            if topic is not None and partition[1] < len(topic.leaders):
+                leader = topic.leaders[partition[1]]
+                if leader >= 0:
+                    by_node.setdefault(leader, set()).add(partition)
+        for node, partitions in by_node.items():
+            if node not in self._sessions and not self._is_closed:
+                self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
+                self._start(self._sessions[node].run)
+            self._sessions[node].assign(frozenset(partitions))
+
+    def _wake_sessions(self) -> None:
+        for session in self._sessions.values():
+            session.wake()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the share consumer has been closed")
+        if self._tasks is None:
+            raise IllegalState("use a share consumer with `async with`")
+
+
+def _checked(topics: Iterable[str]) -> frozenset[str]:
+    if isinstance(topics, str):
+        raise ValueError(f"topics is a list of names, not a name: [{topics!r}]")
+    return frozenset(topics)
+
+
+def _gone(record: Record) -> LockLost:
+    return LockLost(f"the topic {record.topic} is gone")
