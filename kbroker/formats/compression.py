@@ -14,7 +14,8 @@ from enum import IntEnum
 from functools import partial
 
 import cramjam
-import zstandard
+
+from . import zstd
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
@@ -28,7 +29,6 @@ _LZ4_EXPECTED = 8
 _LZ4_LEAST_ROOM = 128 << 10
 """A batch of like records compresses thirtyfold. A buffer of this size takes 2 us."""
 _LZ4_NO_ROOM = "failed to write whole buffer"
-_ZSTD_EXPECTED = 128 << 10
 _ZSTD_LEVEL = 3
 DEFAULT_MAX_BYTES = 64 << 20
 """Far more than producers put into one batch, yet a few of these fit into memory."""
@@ -59,7 +59,7 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
         raise
     except (
         zlib.error,
-        zstandard.ZstdError,
+        zstd.Error,
         cramjam.DecompressionError,
         ValueError,
         OSError,
@@ -83,7 +83,7 @@ def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
     if codec is Codec.LZ4:
         return _lz4_frame(data, level)
     if codec is Codec.ZSTD:
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
+        return zstd.compress(data, _ZSTD_LEVEL if level is None else level)
     return data
 
 
@@ -178,22 +178,10 @@ def _unlz4_into(frame: bytes, room: bytearray | mmap.mmap) -> int | None:
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # The frame header may lack the size (streaming producers omit it), so read up to the bound. The
-    # first read requests only the expected size: read() allocates the whole requested size,
-    # and allocating 64 MiB takes longer than decompressing a usual batch.
-    frames = bytes(data)
-    size = zstandard.frame_content_size(frames)
-    if size > max_bytes:
+    plain = zstd.decompress(bytes(data), max_bytes)
+    if plain is None:
         raise TooLarge(f"zstd payload is larger than {max_bytes} bytes when decompressed")
-    expected = min(size + 1 or _ZSTD_EXPECTED, max_bytes)
-    with zstandard.ZstdDecompressor().stream_reader(frames, read_across_frames=True) as reader:
-        plain = reader.read(expected)
-        if len(plain) < expected:
-            return plain
-        rest = reader.read(max_bytes + 1 - expected)
-    if len(plain) + len(rest) > max_bytes:  # Checked before the concatenation.
-        raise TooLarge(f"zstd payload is larger than {max_bytes} bytes when decompressed")
-    return plain + rest
+    return plain
 
 
 _DECOMPRESS = {

@@ -13,6 +13,7 @@ from .errors import (
     TimedOut,
     WokenUp,
 )
+from .producer import Producer, Sent
 from .security import Security
 from .share.consumer import Acquire, Mode, ShareConsumer
 from .share.records import Outcome, Record
@@ -20,6 +21,6 @@ from .share.wire import Reason
 
 __all__ = [
     "Acquire", "BrokerUnreachable", "ClientClosed", "ClientError", "ErrorCode", "IllegalState",
-    "KafkaError", "LockLost", "Mode", "NotAuthenticated", "Outcome", "Reason", "Record", "Security",
-    "ShareConsumer", "TimedOut", "TopicPartition", "WokenUp",
+    "KafkaError", "LockLost", "Mode", "NotAuthenticated", "Outcome", "Producer", "Reason", "Record", "Security",
+    "Sent", "ShareConsumer", "TimedOut", "TopicPartition", "WokenUp",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -28,9 +28,9 @@ from uuid import UUID
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from .._shared.errors import KafkaError
+from ..background import Background
 from ..cluster import Cluster, TopicPartition
 from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
 from ..security import PLAINTEXT, Security
@@ -131,43 +131,26 @@ class ShareConsumer:
         self._is_woken = False
         self._is_polling = False
         self._is_closed = False
-        self._tasks: TaskGroup | None = None
-        self._scopes: list[anyio.CancelScope] = []
+        self._background = Background()
 
     # -- life
     # ----------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None or self._is_closed:
+        if self._background.is_open or self._is_closed:
             raise IllegalState("a share consumer can be entered once")
         await self._cluster.refresh(self._topics)
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        await self._background.open()
         self._membership.subscribe(self._topics)
-        self._start(self._membership.run)
-        self._start(self._follow_assignments)
+        self._background.start(self._membership.run)
+        self._background.start(self._follow_assignments)
         return self
-
-    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
-        """In the background, until `close`. The scope of the task group itself has the caller's body
-        in it, which must not be cancelled."""
-        assert self._tasks is not None
-        scope = anyio.CancelScope()
-        self._scopes.append(scope)
-
-        async def scoped() -> None:
-            with scope:
-                await task()
-
-        self._tasks.start_soon(scoped)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-        assert self._tasks is not None
-        # Without the error of the caller's body, which the task group would wrap in a group.
-        await self._tasks.__aexit__(None, None, None)
+        await self._background.wait()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Send the acknowledgements that were made, release all other records, and leave the group.
@@ -186,8 +169,7 @@ class ShareConsumer:
                 await session.abandon()
             await self._membership.close()
             await self._cluster.close()
-        for scope in self._scopes:
-            scope.cancel()
+        self._background.cancel()
         self._news.set()
         self._report()
 
@@ -227,21 +209,28 @@ class ShareConsumer:
         Raises WokenUp, IllegalState, NotAuthenticated and KafkaError. After a cancellation nothing is
         lost.
         """
+        most = self._max_poll_records if max_records is None else min(max_records, self._max_poll_records)
+        if most < 1:
+            raise ValueError("max_records must be 1 or more")
+        return await self._next(most, most, timeout_s)
+
+    async def _next(self, most: int, wanted: int, timeout_s: float | None) -> list[Record]:
+        """At most `most` records; a fetch asks for `wanted`."""
         self._check_open()
         if self._is_polling:
             raise IllegalState("another task is polling this consumer")
         self._before_poll()
         self._is_polling = True
+        self._wanted = wanted
         try:
             with anyio.move_on_after(timeout_s):
-                return await self._poll(max_records or self._max_poll_records)
-            return self._taken(max_records or self._max_poll_records)
+                return await self._wait_for_records(most)
+            return self._taken(most)
         finally:
             self._is_polling = False
             self._wanted = 0
 
-    async def _poll(self, most: int) -> list[Record]:
-        self._wanted = most
+    async def _wait_for_records(self, most: int) -> list[Record]:
         while True:
             self._raise_errors()
             if records := self._taken(most):
@@ -265,7 +254,7 @@ class ShareConsumer:
         """Records one by one, for ever. In the mode IMPLICIT a record is accepted when the next one
         is asked for; leaving the loop releases the last one."""
         while True:
-            for record in await self.poll(max_records=1):
+            for record in await self._next(1, self._max_poll_records, None):
                 yield record
 
     def wake_up(self) -> None:
@@ -404,7 +393,7 @@ class ShareConsumer:
             if self._fetching not in (None, session.node):
                 return None
             self._fetching = session.node
-        return self._limits._replace(max_records=min(self._wanted, self._max_poll_records))
+        return self._limits._replace(max_records=self._wanted)
 
     def fetched(self, session: ShareSession) -> None:
         if self._fetching == session.node:
@@ -488,7 +477,7 @@ class ShareConsumer:
         for node, partitions in by_node.items():
             if node not in self._sessions and not self._is_closed:
                 self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
-                self._start(self._sessions[node].run)
+                self._background.start(self._sessions[node].run)
             self._sessions[node].assign(frozenset(partitions))
 
     def _wake_sessions(self) -> None:
@@ -498,7 +487,7 @@ class ShareConsumer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("the share consumer has been closed")
-        if self._tasks is None:
+        if not self._background.is_open:
             raise IllegalState("use a share consumer with `async with`")
 
 

@@ -1,0 +1,51 @@
+"""Tasks of a client that run while the caller's body of `async with` does.
+
+A task group's own cancel scope has the caller's body in it, and its exit wraps the body's error in a
+group. So each task has a scope of its own, and the group is left without the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+
+class Background:
+    def __init__(self) -> None:
+        self._tasks: TaskGroup | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._tasks is not None
+
+    async def open(self) -> None:
+        """To be called by __aenter__."""
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)
+
+        async def scoped() -> None:
+            try:
+                with scope:
+                    await task()
+            finally:
+                self._scopes.discard(scope)
+
+        self._tasks.start_soon(scoped)
+
+    def cancel(self) -> None:
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def wait(self) -> None:
+        """To be called by __aexit__, outside of any other scope, when the tasks have been
+        cancelled."""
+        assert self._tasks is not None
+        await self._tasks.__aexit__(None, None, None)

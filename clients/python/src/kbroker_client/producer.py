@@ -1,0 +1,429 @@
+"""A small idempotent producer: each record is written once, in the order of its partition.
+
+    async with Producer("127.0.0.1:9092") as producer:
+        place = await producer.send("emails", b"...", key=b"customer 7")
+
+Records that are sent while a request is under way share the next one. A request is repeated with the
+same sequence numbers until the broker has answered it, so a lost answer writes nothing twice. After
+a record that failed for good, the producer goes on under a new producer id.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import anyio
+
+from ._shared.errors import ErrorCode, KafkaError
+from ._shared.formats.batches import NO_PRODUCER, ProducerInfo, build_batch
+from ._shared.formats.batches import Record as BatchRecord
+from ._shared.formats.compression import Codec
+from .background import Background
+from .cluster import Backoff, Cluster, Topic, TopicPartition
+from .connection import Connection
+from .errors import BrokerUnreachable, ClientClosed, IllegalState, NotAuthenticated, TimedOut
+from .partitioning import partition_of
+from .security import PLAINTEXT, Security
+
+logger = logging.getLogger(__name__)
+
+_NAMED_TOPICS: Final = 12
+"""The last version of Produce that names topics by their names."""
+_MAX_BATCH_BYTES: Final = 900_000
+"""Below the broker's default for max.message.bytes."""
+_MAX_BUFFERED_BYTES: Final = 32 << 20
+_RECORD_BYTES: Final = 70
+"""What a record takes beside its key and value, roughly."""
+_DELIVERY_S: Final = 120.0
+_CLOSE_S: Final = 30.0
+_RETRIABLE: Final = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.network_exception,
+    ErrorCode.corrupt_message,
+)
+_NEW_ID: Final = (
+    ErrorCode.unknown_producer_id,
+    ErrorCode.out_of_order_sequence_number,
+    ErrorCode.invalid_producer_epoch,
+)
+Headers: TypeAlias = Iterable[tuple[str, bytes | None]]
+
+
+class Sent(NamedTuple):
+    """Where a record is. `offset`: -1 if only the answer to an earlier attempt had it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class _Waiting:
+    """A record and the call that waits for it."""
+
+    __slots__ = ("bytes", "deadline_s", "done", "error", "record", "sent")
+
+    def __init__(self, record: BatchRecord, size: int, deadline_s: float) -> None:
+        self.record = record
+        self.bytes = size
+        self.deadline_s = deadline_s
+        self.done = anyio.Event()
+        self.sent: Sent | None = None
+        self.error: Exception | None = None
+
+
+class _Batch:
+    __slots__ = ("attempts", "data", "waiting")
+
+    def __init__(self, waiting: list[_Waiting], data: bytes) -> None:
+        self.waiting = waiting
+        self.data = data
+        self.attempts = 0
+
+
+class _Partition:
+    """`batch`: under way, or to be sent again before anything new."""
+
+    __slots__ = ("batch", "next_sequence", "producer_id", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[_Waiting] = deque()
+        self.batch: _Batch | None = None
+        self.producer_id = -1
+        self.next_sequence = 0
+
+
+class Producer:
+    """- `compression`: of batches: none, gzip, snappy, lz4 or zstd
+    - `linger_s`: how long a record may wait for others; 0: it is sent at once if nothing is under way
+
+    Entering raises BrokerUnreachable if no broker can be reached.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        compression: str = "none",
+        linger_s: float = 0.0,
+        delivery_timeout_s: float = _DELIVERY_S,
+        client_id: str = "kbroker-client",
+        security: Security = PLAINTEXT,
+    ) -> None:
+        try:
+            self._codec = Codec[compression.upper()]
+        except KeyError:
+            known = ", ".join(each.name.lower() for each in Codec)
+            raise ValueError(f"compression {compression!r} is not one of {known}") from None
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._cluster = Cluster(bootstrap, client_id, security)
+        self._background = Background()
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._connections: dict[int, Connection] = {}
+        self._busy: set[int] = set()
+        self._identity = NO_PRODUCER
+        self._turn = 0
+        self._buffered_bytes = 0
+        self._unsent = 0
+        self._wake = anyio.Event()
+        self._room = anyio.Event()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        if self._background.is_open or self._is_closed:
+            raise IllegalState("a producer can be entered once")
+        await self._cluster.refresh()
+        await self._background.open()
+        self._background.start(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        await self._background.wait()
+
+    async def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """Wait until the records that were given to `send` have been sent, at most `timeout_s`, even
+        if it is cancelled. What is left fails with ClientClosed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with anyio.move_on_after(timeout_s, shield=True):
+            while self._unsent:
+                self._room = anyio.Event()
+                await self._room.wait()
+        self._background.cancel()
+        with anyio.CancelScope(shield=True):
+            for connection in self._connections.values():
+                await connection.close()
+            await self._cluster.close()
+        closed = ClientClosed("the producer was closed before the record was sent")
+        for partition in self._partitions.values():
+            batch = partition.batch.waiting if partition.batch is not None else []
+            for waiting in (*batch, *partition.queue):
+                self._finish(waiting, None, closed)
+
+    # -- for callers
+    # ----------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Sent:
+        """Returns when the broker has the record, as durable as the broker's durability makes it.
+        Without a partition the key decides, as in Kafka's Java client, or records go in turns.
+
+        Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A call that is
+        cancelled may have sent the record.
+        """
+        waiting = await self._queue(topic, value, key, tuple(headers), partition, timestamp_ms)
+        return await _outcome(waiting)
+
+    async def send_all(self, topic: str, values: Iterable[bytes]) -> list[Sent]:
+        """Records without keys, sent together. Raises as `send`, for the first that failed."""
+        queued = [await self._queue(topic, value, None, (), None, None) for value in values]
+        return [await _outcome(waiting) for waiting in queued]
+
+    async def _queue(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> _Waiting:
+        self._check_open()
+        for name, given in (("value", value), ("key", key)):
+            if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+                raise TypeError(f"the {name} of a record is bytes, not {type(given).__name__}")
+        found = await self._find(topic)
+        if partition is None:
+            partition = self._place(found, key)
+        elif not 0 <= partition < len(found.leaders):
+            raise ValueError(f"{topic} has {len(found.leaders)} partitions: there is no partition {partition}")
+        size = _RECORD_BYTES + len(value or b"") + len(key or b"")
+        size += sum(len(name) + len(content or b"") + 8 for name, content in headers)
+        while self._buffered_bytes and self._buffered_bytes + size > _MAX_BUFFERED_BYTES:
+            self._room = anyio.Event()
+            await self._room.wait()
+            self._check_open()
+        timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        record = BatchRecord(0, timestamp_ms, key, value, headers)
+        waiting = _Waiting(record, size, anyio.current_time() + self._delivery_timeout_s)
+        self._partitions.setdefault(TopicPartition(topic, partition), _Partition()).queue.append(waiting)
+        self._buffered_bytes += size
+        self._unsent += 1
+        self._wake.set()
+        return waiting
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the producer has been closed")
+        if not self._background.is_open:
+            raise IllegalState("use a producer with `async with`")
+
+    async def _find(self, topic: str) -> Topic:
+        found = self._cluster.topic(topic)
+        if found is None:
+            refused = await self._cluster.refresh([topic])
+            found = self._cluster.topic(topic)
+            if found is None:
+                raise KafkaError(refused[topic], f"topic {topic}")
+        return found
+
+    def _place(self, topic: Topic, key: bytes | None) -> int:
+        if key is not None:
+            return partition_of(key, len(topic.leaders))
+        self._turn += 1
+        return self._turn % len(topic.leaders)
+
+    # -- the task
+    # ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            if self._linger_s and not self._is_closed:
+                await anyio.sleep(self._linger_s)
+            self._start_requests()
+
+    def _start_requests(self) -> None:
+        by_node: dict[int, list[TopicPartition]] = {}
+        for place, partition in self._partitions.items():
+            self._give_up_late(partition)
+            if partition.queue or partition.batch is not None:
+                topic = self._cluster.topic(place.topic)
+                leader = topic.leaders[place.partition] if topic is not None else -1
+                if leader not in self._busy:
+                    by_node.setdefault(leader, []).append(place)
+        for node, places in by_node.items():
+            self._busy.add(node)
+            self._background.start(partial(self._request, node, places))
+
+    def _give_up_late(self, partition: _Partition) -> None:
+        now_s = anyio.current_time()
+        late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s")
+        while partition.queue and partition.queue[0].deadline_s <= now_s:
+            self._finish(partition.queue.popleft(), None, late)
+        if partition.batch is not None and partition.batch.waiting[0].deadline_s <= now_s:
+            self._fail(partition, TimedOut(f"not answered within {self._delivery_timeout_s:g} s; it may be written"))
+
+    async def _request(self, node: int, places: list[TopicPartition]) -> None:
+        try:
+            try:
+                again = await self._produce(node, places)
+            except (NotAuthenticated, KafkaError) as error:
+                for place in places:
+                    self._fail(self._partitions[place], error)
+                again = False
+            except BrokerUnreachable as error:
+                logger.info("producer: %s", error)
+                again = True
+            if again:
+                await self._look_again({place.topic for place in places})
+        finally:
+            self._busy.discard(node)
+            self._wake.set()
+
+    async def _look_again(self, topics: set[str]) -> None:
+        await Backoff().pause()
+        try:
+            await self._cluster.refresh(topics)
+        except BrokerUnreachable as error:
+            logger.debug("producer: %s", error)
+
+    async def _produce(self, node: int, places: list[TopicPartition]) -> bool:
+        """One Produce for all these partitions. Returns whether some are to be sent again. Raises
+        BrokerUnreachable and KafkaError."""
+        await self._identify()
+        if node < 0:
+            return True
+        connection = self._connections.get(node)
+        if connection is None or connection.is_closed:
+            connection = self._connections[node] = await self._cluster.connect_to(node)
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for place in places:
+            batch = self._next_batch(self._partitions[place])
+            if batch is not None:
+                batch.attempts += 1
+                topics.setdefault(place.topic, []).append({"index": place.partition, "records": batch.data})
+        if not topics:
+            return False
+        answer = await connection.call(
+            "produce",
+            connection.served.version("produce", _NAMED_TOPICS),
+            transactional_id=None,
+            acks=-1,
+            timeout=30_000,
+            topic_data=[{"name": name, "partition_data": rows} for name, rows in topics.items()],
+        )
+        return any(
+            [
+                self._answered(TopicPartition(topic.name, row.index), row)
+                for topic in answer.responses
+                for row in topic.partition_responses
+            ]
+        )
+
+    async def _identify(self) -> None:
+        """Raises BrokerUnreachable and KafkaError."""
+        if self._identity.producer_id >= 0:
+            return
+        answer = await self._cluster.ask("init_producer_id", transactional_id=None, transaction_timeout=60_000,
+            producer_id=-1, producer_epoch=-1)  # fmt: skip
+        if answer.error_code in (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available):
+            raise BrokerUnreachable("no producer id at the moment")
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, "no producer id")
+        self._identity = ProducerInfo(answer.producer_id, answer.producer_epoch, 0)
+
+    def _next_batch(self, partition: _Partition) -> _Batch | None:
+        if partition.batch is not None or not partition.queue:
+            return partition.batch
+        identity = self._identity
+        if partition.producer_id != identity.producer_id:
+            partition.producer_id, partition.next_sequence = identity.producer_id, 0
+        waiting: list[_Waiting] = []
+        size = 0
+        while partition.queue and (not waiting or size + partition.queue[0].bytes <= _MAX_BATCH_BYTES):
+            waiting.append(partition.queue.popleft())
+            size += waiting[-1].bytes
+        numbered = ProducerInfo(identity.producer_id, identity.producer_epoch, partition.next_sequence)
+        data = build_batch((each.record for each in waiting), codec=self._codec, producer=numbered)
+        partition.next_sequence = (partition.next_sequence + len(waiting)) & 0x7FFFFFFF
+        partition.batch = _Batch(waiting, data)
+        return partition.batch
+
+    # -- answers
+    # ----------------------------------------------------------------------------------------------
+
+    def _answered(self, place: TopicPartition, row: Any) -> bool:  # noqa: ANN401
+        """Returns whether the batch is to be sent again."""
+        partition = self._partitions[place]
+        batch = partition.batch
+        assert batch is not None
+        code = ErrorCode(row.error_code)
+        if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+            base = row.base_offset if code is ErrorCode.none else -1
+            partition.batch = None
+            for index, waiting in enumerate(batch.waiting):
+                self._finish(waiting, Sent(*place, base + index if base >= 0 else -1), None)
+            return False
+        if code in _RETRIABLE:
+            return True
+        if code in _NEW_ID and batch.attempts == 1:
+            # Nothing of it is written. The broker has forgotten the producer, or a batch before failed.
+            self._identity = NO_PRODUCER
+            partition.queue.extendleft(reversed(batch.waiting))
+            partition.batch = None
+            return True
+        self._fail(partition, KafkaError(code, getattr(row, "error_message", None) or f"topic {place.topic}"))
+        return False
+
+    def _fail(self, partition: _Partition, error: Exception) -> None:
+        """The batch of a partition, or else all that is queued. The sequence has a hole then."""
+        if partition.batch is not None:
+            failed, partition.batch = partition.batch.waiting, None
+            self._identity = NO_PRODUCER
+        else:
+            failed = list(partition.queue)
+            partition.queue.clear()
+        for waiting in failed:
+            self._finish(waiting, None, error)
+
+    def _finish(self, waiting: _Waiting, sent: Sent | None, error: Exception | None) -> None:
+        if waiting.done.is_set():
+            return
+        waiting.sent, waiting.error = sent, error
+        waiting.done.set()
+        self._unsent -= 1
+        self._buffered_bytes -= waiting.bytes
+        self._room.set()
+
+
+async def _outcome(waiting: _Waiting) -> Sent:
+    await waiting.done.wait()
+    if waiting.error is not None:
+        raise waiting.error
+    assert waiting.sent is not None
+    return waiting.sent
