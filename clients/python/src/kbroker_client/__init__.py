@@ -21,6 +21,6 @@ from .share.wire import Reason
 
 __all__ = [
     "Acquire", "BrokerUnreachable", "ClientClosed", "ClientError", "ErrorCode", "IllegalState",
-    "KafkaError", "LockLost", "Mode", "NotAuthenticated", "Outcome", "Producer", "Reason", "Record", "Security",
-    "Sent", "ShareConsumer", "TimedOut", "TopicPartition", "WokenUp",
+    "KafkaError", "LockLost", "Mode", "NotAuthenticated", "Outcome", "Producer", "Reason", "Record",
+    "Security", "Sent", "ShareConsumer", "TimedOut", "TopicPartition", "WokenUp",
 ]  # fmt: skip

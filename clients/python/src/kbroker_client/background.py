@@ -1,7 +1,7 @@
 """Tasks of a client that run while the caller's body of `async with` does.
 
-A task group's own cancel scope has the caller's body in it, and its exit wraps the body's error in a
-group. So each task has a scope of its own, and the group is left without the error.
+A task group's own cancel scope has the caller's body in it, and its exit wraps the body's error in
+a group. So each task has a scope of its own, and the group is left without the error.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Cluster:
             refused[row.name or str(row.topic_id)] = row.error_code
         return refused
 
-    def _learn(self, row: Any) -> None:  # noqa: ANN401
+    def _learn(self, row: Any) -> None:
         leaders = {each.partition_index: each.leader_id for each in row.partitions}
         in_order = [leaders.get(index, -1) for index in range(max(leaders, default=-1) + 1)]
         topic = Topic(row.name, UUID(bytes=row.topic_id.bytes), in_order)

@@ -43,7 +43,6 @@ _HEAD: Final = struct.Struct(">ihhih")
 _SIZE: Final = struct.Struct(">i")
 _MAX_ANSWER_BYTES: Final = 1 << 30
 _RECEIVE_BYTES: Final = 1 << 18
-_SOFTWARE: Final = {"client_software_name": "kbroker-client", "client_software_version": "0.1.0"}
 
 
 class VersionRange(NamedTuple):
@@ -113,7 +112,9 @@ class Connection:
                 answer = await self._receive()
         except TimeoutError:
             await self.close()
-            raise BrokerUnreachable(f"{self.address} did not answer within {REQUEST_S + wait_s:g} s") from None
+            raise BrokerUnreachable(
+                f"{self.address} did not answer within {REQUEST_S + wait_s:g} s"
+            ) from None
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
             await self.close()
             raise BrokerUnreachable(f"{self.address} closed the connection{_reason(error)}") from error
@@ -178,7 +179,9 @@ async def _open(address: Address, security: Security) -> ByteStream:
         stream = await anyio.connect_tcp(address.host, address.port)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BrokerUnreachable(f"cannot connect to {address}: {reason}; is the broker running there?") from error
+        raise BrokerUnreachable(
+            f"cannot connect to {address}: {reason}; is the broker running there?"
+        ) from error
     if security.context is None:
         return stream
     try:
@@ -186,14 +189,21 @@ async def _open(address: Address, security: Security) -> ByteStream:
             stream, hostname=address.host, ssl_context=security.context, standard_compatible=False
         )
     except ssl.SSLCertVerificationError as error:
-        raise NotAuthenticated(f"the certificate of {address} is not trusted: {error.verify_message}") from error
+        raise NotAuthenticated(
+            f"the certificate of {address} is not trusted: {error.verify_message}"
+        ) from error
     except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
         reason = getattr(error, "reason", None) or "it closed the connection"
         raise BrokerUnreachable(f"TLS with {address} failed: {reason}; does this port speak TLS?") from error
 
 
 async def _introduce(connection: Connection) -> None:
-    answer = await connection.call("api_versions", _API_VERSIONS_VERSION, **_SOFTWARE)
+    answer = await connection.call(
+        "api_versions",
+        _API_VERSIONS_VERSION,
+        client_software_name="kbroker-client",
+        client_software_version="0.1.0",
+    )
     if answer.error_code is not ErrorCode.none:
         raise KafkaError(answer.error_code, f"{connection.address} does not answer ApiVersions")
     versions = {row.api_key: VersionRange(row.min_version, row.max_version) for row in answer.api_keys}

@@ -32,8 +32,8 @@ class TimedOut(ClientError, TimeoutError):
 
 
 class LockLost(ClientError):
-    """A record's acknowledgement came too late: its lock has run out or its connection was lost, and
-    the record is, or will be, delivered again."""
+    """A record's acknowledgement came too late: its lock has run out or its connection was lost.
+    The record is, or will be, delivered again."""
 
 
 class WokenUp(ClientError):

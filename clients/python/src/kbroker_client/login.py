@@ -48,7 +48,7 @@ async def log_in(connection: Connection, security: Security) -> float:
     return lifetime.total_seconds() if lifetime is not None else 0.0
 
 
-def _check(answer: Any, connection: Connection, security: Security) -> None:  # noqa: ANN401
+def _check(answer: Any, connection: Connection, security: Security) -> None:
     if answer.error_code is not ErrorCode.none:
         reason = getattr(answer, "error_message", None) or answer.error_code.name.replace("_", " ")
         raise _refused(reason, connection, security)
@@ -71,9 +71,7 @@ async def _exchange(security: Security) -> AsyncGenerator[bytes, bytes]:
     if security.mechanism == "PLAIN":
         yield f"\0{username}\0{password}".encode()
         return
-    client = ScramClient(
-        _SCRAM[security.mechanism or ""], username, password, secrets.token_urlsafe(24)
-    )
+    client = ScramClient(_SCRAM[security.mechanism or ""], username, password, secrets.token_urlsafe(24))
     server_first = yield client.first()
     # Some thousand iterations: another task may have a heartbeat to send meanwhile.
     final = await anyio.to_thread.run_sync(client.final, server_first)

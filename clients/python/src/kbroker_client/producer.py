@@ -3,9 +3,9 @@
     async with Producer("127.0.0.1:9092") as producer:
         place = await producer.send("emails", b"...", key=b"customer 7")
 
-Records that are sent while a request is under way share the next one. A request is repeated with the
-same sequence numbers until the broker has answered it, so a lost answer writes nothing twice. After
-a record that failed for good, the producer goes on under a new producer id.
+Records that are sent while a request is under way share the next one. A request is repeated with
+the same sequence numbers until the broker has answered it, so a lost answer writes nothing twice.
+After a record that failed for good, the producer goes on under a new producer id.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class _Partition:
 
 class Producer:
     """- `compression`: of batches: none, gzip, snappy, lz4 or zstd
-    - `linger_s`: how long a record may wait for others; 0: it is sent at once if nothing is under way
+    - `linger_s`: how long a record may wait for others; 0: it is sent at once, unless a request is
+      under way
 
     Entering raises BrokerUnreachable if no broker can be reached.
     """
@@ -155,8 +156,8 @@ class Producer:
         await self._background.wait()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Wait until the records that were given to `send` have been sent, at most `timeout_s`, even
-        if it is cancelled. What is left fails with ClientClosed."""
+        """Wait until the records that were given to `send` have been sent, at most `timeout_s`,
+        even if it is cancelled. What is left fails with ClientClosed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -191,8 +192,8 @@ class Producer:
         """Returns when the broker has the record, as durable as the broker's durability makes it.
         Without a partition the key decides, as in Kafka's Java client, or records go in turns.
 
-        Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A call that is
-        cancelled may have sent the record.
+        Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A call that
+        is cancelled may have sent the record.
         """
         waiting = await self._queue(topic, value, key, tuple(headers), partition, timestamp_ms)
         return await _outcome(waiting)
@@ -219,7 +220,9 @@ class Producer:
         if partition is None:
             partition = self._place(found, key)
         elif not 0 <= partition < len(found.leaders):
-            raise ValueError(f"{topic} has {len(found.leaders)} partitions: there is no partition {partition}")
+            raise ValueError(
+                f"{topic} has {len(found.leaders)} partitions: there is no partition {partition}"
+            )
         size = _RECORD_BYTES + len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") + 8 for name, content in headers)
         while self._buffered_bytes and self._buffered_bytes + size > _MAX_BUFFERED_BYTES:
@@ -286,7 +289,9 @@ class Producer:
         while partition.queue and partition.queue[0].deadline_s <= now_s:
             self._finish(partition.queue.popleft(), None, late)
         if partition.batch is not None and partition.batch.waiting[0].deadline_s <= now_s:
-            self._fail(partition, TimedOut(f"not answered within {self._delivery_timeout_s:g} s; it may be written"))
+            self._fail(
+                partition, TimedOut(f"not answered within {self._delivery_timeout_s:g} s; it may be written")
+            )
 
     async def _request(self, node: int, places: list[TopicPartition]) -> None:
         try:
@@ -349,8 +354,10 @@ class Producer:
         """Raises BrokerUnreachable and KafkaError."""
         if self._identity.producer_id >= 0:
             return
-        answer = await self._cluster.ask("init_producer_id", transactional_id=None, transaction_timeout=60_000,
-            producer_id=-1, producer_epoch=-1)  # fmt: skip
+        answer = await self._cluster.ask(
+            "init_producer_id", transactional_id=None, transaction_timeout=60_000, producer_id=-1,
+            producer_epoch=-1,
+        )  # fmt: skip
         if answer.error_code in (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available):
             raise BrokerUnreachable("no producer id at the moment")
         if answer.error_code is not ErrorCode.none:
@@ -377,7 +384,7 @@ class Producer:
     # -- answers
     # ----------------------------------------------------------------------------------------------
 
-    def _answered(self, place: TopicPartition, row: Any) -> bool:  # noqa: ANN401
+    def _answered(self, place: TopicPartition, row: Any) -> bool:
         """Returns whether the batch is to be sent again."""
         partition = self._partitions[place]
         batch = partition.batch
@@ -392,7 +399,8 @@ class Producer:
         if code in _RETRIABLE:
             return True
         if code in _NEW_ID and batch.attempts == 1:
-            # Nothing of it is written. The broker has forgotten the producer, or a batch before failed.
+            # Nothing of it is written. The broker has forgotten the producer, or an earlier batch
+            # has failed.
             self._identity = NO_PRODUCER
             partition.queue.extendleft(reversed(batch.waiting))
             partition.batch = None

@@ -29,7 +29,6 @@ from uuid import UUID
 import anyio
 import anyio.lowlevel
 
-from .._shared.errors import KafkaError
 from ..background import Background
 from ..cluster import Cluster, TopicPartition
 from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
@@ -68,16 +67,16 @@ class Acquire(Enum):
 
 
 class ShareConsumer:
-    """Use it with `async with`. Its calls belong to one task: only `wake_up` may be called by others,
-    and in the mode FREE `acknowledge`.
+    """Use it with `async with`. Its calls belong to one task: only `wake_up` may be called by
+    others, and in the mode FREE `acknowledge`.
 
     - `bootstrap`: addresses of brokers, such as "127.0.0.1:9092"
     - `topics`: subscribed from the start
     - `max_poll_records`: of one poll, and what a fetch asks for
     - `on_acknowledged`: called in poll, commit and close for answered acknowledgements
 
-    Entering raises BrokerUnreachable if no broker can be reached. Later a lost broker is tried again
-    for ever, with INFO lines in the log.
+    Entering raises BrokerUnreachable if no broker can be reached. Later a lost broker is tried
+    again for ever, with INFO lines in the log.
     """
 
     def __init__(
@@ -98,7 +97,9 @@ class ShareConsumer:
         if not group:
             raise ValueError("a share consumer needs the name of a group")
         if max_poll_records < 1 or fetch_wait_ms < 0 or fetch_max_bytes < 1:
-            raise ValueError("max_poll_records and fetch_max_bytes must be 1 or more, fetch_wait_ms 0 or more")
+            raise ValueError(
+                "max_poll_records and fetch_max_bytes must be 1 or more, fetch_wait_ms 0 or more"
+            )
         self.group = group
         self.member_id = secrets.token_urlsafe(16)
         self.lock_timeout_s: float | None = None
@@ -206,8 +207,8 @@ class ShareConsumer:
         """Records, as soon as there are any; none after `timeout_s` (None: wait for ever, 0: do not
         wait). At most `max_records`, or `max_poll_records`.
 
-        Raises WokenUp, IllegalState, NotAuthenticated and KafkaError. After a cancellation nothing is
-        lost.
+        Raises WokenUp, IllegalState, NotAuthenticated and KafkaError. After a cancellation nothing
+        is lost.
         """
         most = self._max_poll_records if max_records is None else min(max_records, self._max_poll_records)
         if most < 1:
@@ -279,7 +280,9 @@ class ShareConsumer:
         """
         self._check_open()
         if self._mode is Mode.IMPLICIT:
-            raise IllegalState('this consumer accepts records implicitly: give mode="explicit" to acknowledge')
+            raise IllegalState(
+                'this consumer accepts records implicitly: give mode="explicit" to acknowledge'
+            )
         outcome = Outcome(outcome)
         if reason is not None and outcome is not Outcome.REJECT:
             raise ValueError("only a REJECT has a reason")
@@ -293,9 +296,9 @@ class ShareConsumer:
             self._hand_over()
 
     async def commit(self, timeout_s: float | None = 30.0) -> dict[TopicPartition, Exception | None]:
-        """Send all acknowledgements and wait for the broker's answers; in the mode IMPLICIT those of
-        the last poll. Returns for each partition None, when the broker has stored them durably, or
-        the error: LockLost or KafkaError.
+        """Send all acknowledgements and wait for the broker's answers; in the mode IMPLICIT those
+        of the last poll. Returns for each partition None, when the broker has stored them durably,
+        or the error: LockLost or KafkaError.
 
         Raises TimedOut; the acknowledgements are still sent.
         """
@@ -354,7 +357,9 @@ class ShareConsumer:
     def _queue(self, record: Record, outcome: Outcome, reason: Reason | None) -> None:
         topic = self._cluster.topic(record.topic)
         if topic is None:
-            self._answers.append(Answered((_NO_ID, record.partition), {record.offset: outcome}, _gone(record)))
+            self._answers.append(
+                Answered((_NO_ID, record.partition), {record.offset: outcome}, _gone(record))
+            )
             return
         partition = topic.id, record.partition
         self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, record.lease, reason))

@@ -116,7 +116,7 @@ class Membership:
             raise KafkaError(answer.error_code, answer.error_message or f"share group {self._group}")
         return None
 
-    async def _heartbeat(self, topics: list[str] | None) -> Any:  # noqa: ANN401
+    async def _heartbeat(self, topics: list[str] | None) -> Any:
         assert self._connection is not None
         return await self._connection.call(
             "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id,
@@ -140,7 +140,7 @@ class Membership:
             await self._connection.close()
 
 
-def _partitions(assignment: Any) -> frozenset[Partition]:  # noqa: ANN401
+def _partitions(assignment: Any) -> frozenset[Partition]:
     return frozenset(
         (UUID(bytes=row.topic_id.bytes), index)
         for row in assignment.topic_partitions

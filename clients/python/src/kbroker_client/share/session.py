@@ -215,7 +215,9 @@ class ShareSession:
         connection = await self._connected()
         version = connection.served.version(SHARE_FETCH)
         if limits.acquire_mode and version < 2:
-            raise KafkaError(ErrorCode.unsupported_version, "record_limit needs a broker of Kafka 4.2 or later")
+            raise KafkaError(
+                ErrorCode.unsupported_version, "record_limit needs a broker of Kafka 4.2 or later"
+            )
         sent, self._pending = self._pending, []
         assigned = self.partitions
         rows: dict[Partition, list[AckBatch]] = {each: [] for each in assigned - self._joined}
@@ -242,18 +244,23 @@ class ShareSession:
             await self._refresh(stale)
             await anyio.sleep(0.1)  # A leader may take a moment to be one.
 
-    async def _receive(self, topic_id: UUID, row: Any, lock_timeout_s: float) -> None:  # noqa: ANN401
+    async def _receive(self, topic_id: UUID, row: Any, lock_timeout_s: float) -> None:
         partition, data = (topic_id, row.partition_index), row.records or b""
         lease = self.lease
         topic = self._cluster.topic_of(topic_id)
-        acquired = [Acquired(each.first_offset, each.last_offset, each.delivery_count) for each in row.acquired_records]
+        acquired = [
+            Acquired(each.first_offset, each.last_offset, each.delivery_count)
+            for each in row.acquired_records
+        ]
         name = topic.name if topic is not None else str(topic_id)
         if len(data) <= _DECODED_ON_THE_LOOP_BYTES:
             decoded = decode(name, row.partition_index, data, acquired, lease)
         else:
             decoded = await anyio.to_thread.run_sync(decode, name, row.partition_index, data, acquired, lease)
         for first, last in decoded.damaged:
-            logger.warning("%s-%d: records %d to %d are damaged, and rejected", name, row.partition_index, first, last)
+            logger.warning(
+                "%s-%d: records %d to %d are damaged, and rejected", name, row.partition_index, first, last
+            )
         for outcome, runs in ((GAP, decoded.gaps), (Outcome.REJECT, decoded.damaged)):
             for first, last in runs:
                 for offset in range(first, last + 1):
@@ -273,9 +280,7 @@ class ShareSession:
             if not sent:
                 return
             renews = False
-        reasons = {
-            (*each.partition, each.offset): each.reason for each in sent if each.reason is not None
-        }
+        reasons = {(*each.partition, each.offset): each.reason for each in sent if each.reason is not None}
         if REASON_FEATURE not in connection.served.features:
             reasons = {}
         rows = {key: ack_batches(types) for key, types in _types(sent).items()}
@@ -295,7 +300,7 @@ class ShareSession:
         body: bytes,
         sent: list[Acknowledgement],
         wait_s: float = 0.0,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """The answer; None if it is an error, and `sent` has been answered. Raises
         BrokerUnreachable, and KafkaError for an error that is not the session's."""
         try:
@@ -319,7 +324,11 @@ class ShareSession:
         raise error
 
     def _answer_rows(
-        self, sent: list[Acknowledgement], answer: Any, code: str, message: str  # noqa: ANN401
+        self,
+        sent: list[Acknowledgement],
+        answer: Any,
+        code: str,
+        message: str,
     ) -> None:
         if not sent:
             return

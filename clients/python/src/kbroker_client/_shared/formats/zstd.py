@@ -1,5 +1,5 @@
-"""The codec zstd with cramjam. kbroker has a module of the same functions over zstandard, which takes
-24 MB installed."""
+"""The codec zstd with cramjam. kbroker has a module of the same functions over zstandard, which
+takes 24 MB installed."""
 
 from __future__ import annotations
 
