@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -251,12 +251,14 @@ class ShareConsumer:
                 self._delivered[record.topic, record.partition, record.offset] = record
         return records
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> Self:
         """Records one by one, for ever. In the mode IMPLICIT a record is accepted when the next one
-        is asked for; leaving the loop releases the last one."""
-        while True:
-            for record in await self._next(1, self._max_poll_records, None):
-                yield record
+        is asked for; leaving the loop releases the last one, unless `commit` accepts it."""
+        return self
+
+    async def __anext__(self) -> Record:
+        (record,) = await self._next(1, self._max_poll_records, None)
+        return record
 
     def wake_up(self) -> None:
         """The poll that waits, or the next one, raises WokenUp. For other tasks of this loop."""
