@@ -29,7 +29,7 @@ PYTEST := $(PY) -m pytest -q
 # judge files, crashes and power cuts stay on the disk.
 IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 SPARK_PY := .venv-spark/bin/python
-PLUGINS := $(wildcard plugins/*/pyproject.toml)
+PLUGINS := $(wildcard plugins/*/pyproject.toml) clients/python/pyproject.toml
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
 PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
 
@@ -94,7 +94,7 @@ test-programs: .venv/.ready recorder
 
 test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
-	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups
+	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups clients/python/tests
 
 test-crash: .venv/.ready recorder
 	@printf '\n== crashes ==\n'
@@ -113,7 +113,7 @@ test-spark: .venv-spark/.ready
 
 test-full: lint recorder spark-full
 	@printf '\n== everything, long variants included ==\n'
-	$(PYTEST) -m "full or not full" tests $(wildcard plugins/*/tests)
+	$(PYTEST) -m "full or not full" tests $(wildcard plugins/*/tests) clients/python/tests
 
 spark-full: .venv-spark/.ready
 	$(SPARK_PY) -m pytest -q -m "full or not full" spark/tests

@@ -5,21 +5,8 @@ Importing the package costs 2 ms: the parts are imported where they are used. Th
 is in docs/internals/architecture.md.
 """
 
-import sys
+from .quick_kio import import_kio_alone
 
 __version__ = "0.1.0"
 
-
-def _import_kio_alone() -> None:
-    """kio registers its types with hypothesis if that is installed. Importing hypothesis, and the
-    pytest that it brings, takes a second of processor time in each process: most of a start."""
-    if "hypothesis" in sys.modules:
-        return
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]
-    try:
-        import kio.static._phantom  # noqa: F401
-    finally:
-        del sys.modules["hypothesis"]
-
-
-_import_kio_alone()
+import_kio_alone()

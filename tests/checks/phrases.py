@@ -28,6 +28,7 @@ SEARCHED = (
     "docs",
     "kbroker",
     "plugins",
+    "clients",
     "spark",
     "perf",
 )

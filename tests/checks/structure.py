@@ -40,7 +40,7 @@ def imports(trees: Mapping[str, ast.Module]) -> Graph:
     """Module -> the modules of the package that it imports, also for types only. Modules that
     only re-export names for plugins are left out."""
     return {
-        name: frozenset(each for each in _imported(tree, trees) if each != name)
+        name: frozenset(each for each in _imported(name, tree, trees) if each != name)
         for name, tree in trees.items()
         if not _only_renames(tree)
     }
@@ -57,15 +57,18 @@ def _only_renames(tree: ast.Module) -> bool:
     return not rest and any(isinstance(node, ast.ImportFrom) for node in tree.body)
 
 
-def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+def _imported(name: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom):
+            # Relative ones are in modules, not in packages.
+            above = name.split(".")[: -node.level] if node.level else []
+            module = ".".join((*above, *((node.module,) if node.module else ())))
             for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
+                inner = f"{module}.{alias.name}"
                 if inner in trees:
                     yield inner
-                elif node.module in trees:
-                    yield node.module
+                elif module in trees:
+                    yield module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in trees)
 

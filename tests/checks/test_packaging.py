@@ -19,6 +19,9 @@ import kbroker
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SPARK = tomllib.loads((ROOT / "spark" / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "clients" / "python" / "pyproject.toml").read_text())["project"]
+OWN = (PROJECT["name"], CLIENT["name"])
+"""Distributions of this checkout, which no pin is for."""
 PINS = {
     canonicalize_name(name): version
     for name, version in re.findall(
@@ -33,7 +36,9 @@ ENTRY_POINTS = [
 
 
 RANGES = [
-    (project, extra) for project in (PROJECT, SPARK) for extra in ("", *project["optional-dependencies"])
+    (project, extra)
+    for project in (PROJECT, SPARK, CLIENT)
+    for extra in ("", *project.get("optional-dependencies", {}))
 ]
 
 
@@ -47,7 +52,7 @@ def test_every_range_has_a_pin_within_it(project: Mapping[str, Any], extra: str)
     wrong = {
         str(each): PINS.get(canonicalize_name(each.name))
         for each in requirements
-        if each.name != PROJECT["name"]
+        if each.name not in OWN
         and not each.specifier.contains(PINS.get(canonicalize_name(each.name), "0.dev0"))
     }
     assert wrong == {}
@@ -67,4 +72,4 @@ def test_entry_points_name_something(group: str, name: str, target: str) -> None
 
 def test_one_version() -> None:
     """Spark's distribution reads formats on disk, so it has the broker's version."""
-    assert kbroker.__version__ == PROJECT["version"] == SPARK["version"]
+    assert kbroker.__version__ == PROJECT["version"] == SPARK["version"] == CLIENT["version"]

@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("kbroker", "plugins", "tests", "perf", "spark")
+FOLDERS = ("kbroker", "plugins", "clients", "tests", "perf", "spark")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 OUTSIDE = {"build", "dist"}

@@ -22,6 +22,7 @@ DISTRIBUTIONS = {
     "kbroker": (".", "kbroker"),
     "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"),
     "pyspark_kbroker": ("spark", "src"),
+    "kbroker_client": ("clients/python", "src"),
 }
 """By the prefix of their wheels: the folder, and its other contents beside the files for the
 build."""

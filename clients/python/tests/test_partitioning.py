@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kbroker_client.partitioning import murmur2, partition_of
 
 KNOWN = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kbroker_client._shared.formats.batches import CONTROL, build_batch
 from kbroker_client._shared.formats.batches import Record as BatchRecord
 from kbroker_client.share.records import Acquired, Lease, decode

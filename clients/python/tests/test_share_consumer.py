@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import anyio
 import pytest
+
+from clients.python.tests.targets import Target
 from kbroker_client import (
     Acquire,
     BrokerUnreachable,
@@ -20,8 +22,6 @@ from kbroker_client import (
     TopicPartition,
     WokenUp,
 )
-
-from clients.python.tests.targets import Target
 
 pytestmark = pytest.mark.anyio
 POLL_S = 20.0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kbroker_client._shared.protocol.messages import build, encode, request_schema
 from kbroker_client.share.wire import (
     AckBatch,
