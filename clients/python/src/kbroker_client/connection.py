@@ -152,9 +152,7 @@ class Connection:
     async def close(self) -> None:
         """Does not wait for the broker."""
         self.is_closed = True
-        with anyio.CancelScope() as at_once:
-            at_once.cancel()
-            await self._stream.aclose()
+        await anyio.aclose_forcefully(self._stream)
 
 
 async def connect(address: Address, client_id: str, security: Security = PLAINTEXT) -> Connection:
@@ -185,13 +183,21 @@ async def _open(address: Address, security: Security) -> ByteStream:
     if security.context is None:
         return stream
     try:
+        return await _with_tls(stream, address, security.context)
+    except BaseException:
+        await anyio.aclose_forcefully(stream)
+        raise
+
+
+async def _with_tls(stream: ByteStream, address: Address, context: ssl.SSLContext) -> ByteStream:
+    """Raises BrokerUnreachable."""
+    try:
         return await TLSStream.wrap(
-            stream, hostname=address.host, ssl_context=security.context, standard_compatible=False
+            stream, hostname=address.host, ssl_context=context, standard_compatible=False
         )
     except ssl.SSLCertVerificationError as error:
-        raise NotAuthenticated(
-            f"the certificate of {address} is not trusted: {error.verify_message}"
-        ) from error
+        reason = f"is not trusted: {error.verify_message}"
+        raise NotAuthenticated(f"the certificate of {address} {reason}") from error
     except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
         reason = getattr(error, "reason", None) or "it closed the connection"
         raise BrokerUnreachable(f"TLS with {address} failed: {reason}; does this port speak TLS?") from error

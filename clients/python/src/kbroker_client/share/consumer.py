@@ -232,10 +232,11 @@ class ShareConsumer:
             self._wanted = 0
 
     async def _wait_for_records(self, most: int) -> list[Record]:
+        """No await comes after records are taken: a cancellation there would lose them."""
+        await anyio.lowlevel.checkpoint()
         while True:
             self._raise_errors()
             if records := self._taken(most):
-                await anyio.lowlevel.checkpoint_if_cancelled()
                 return records
             self._news = anyio.Event()
             self._wake_sessions()

@@ -1,0 +1,371 @@
+"""Brokers that die, answers that get lost, secured listeners, and calls that are cancelled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from clients.python.tests.targets import SHORT_LOCKS, Target
+from kbroker.client.broker_process import free_port
+from kbroker.client.rpc import API_KEYS
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_client import (
+    BrokerUnreachable,
+    KafkaError,
+    LockLost,
+    NotAuthenticated,
+    Outcome,
+    Producer,
+    Record,
+    Security,
+    ShareConsumer,
+    TimedOut,
+    TopicPartition,
+)
+from tests.clients.lossy_proxy import LossyProxy, open_lossy_proxy
+
+pytestmark = pytest.mark.anyio
+POLL_S = 30.0
+
+
+@pytest.fixture
+def own() -> Iterator[RunningBroker]:
+    """For tests that end it."""
+    with open_test_broker(storage="segment", config=SHORT_LOCKS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def proxied() -> Iterator[tuple[Target, LossyProxy]]:
+    port = free_port()
+    with (
+        open_lossy_proxy(("127.0.0.1", port)) as proxy,
+        open_test_broker(
+            port=port, extra_args=["--advertise", proxy.address], config=SHORT_LOCKS, storage="memory"
+        ) as broker,
+    ):
+        target = Target(port, broker)
+        target.bootstrap = proxy.address
+        yield target, proxy
+
+
+async def fill(bootstrap: str, topic: str, first: int, last: int) -> None:
+    async with Producer(bootstrap) as producer:
+        await producer.send_all(topic, [b"%d" % each for each in range(first, last)])
+
+
+def values(records: list[Record]) -> list[int]:
+    return sorted(int(each.value or b"-1") for each in records)
+
+
+# -- brokers
+# --------------------------------------------------------------------------------------------------
+
+
+async def test_a_consumer_survives_its_broker(own: RunningBroker) -> None:
+    target = Target(own.port, own)
+    topic, group = target.topic(), target.group()
+    await fill(own.bootstrap, topic, 0, 5)
+    async with ShareConsumer(own.bootstrap, group=group, topics=[topic], mode="free") as consumer:
+        held = await consumer.poll(POLL_S)
+        assert values(held) == list(range(5))
+        await anyio.to_thread.run_sync(own.kill)
+        await anyio.to_thread.run_sync(own.restart)
+        again = await consumer.poll(POLL_S)
+        assert values(again) == list(range(5))
+        assert {each.delivery_count for each in again} == {1}, "acquisitions are not stored"
+        consumer.acknowledge(again[0])
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+        assert not held[1].lease.is_open
+
+
+async def test_a_record_of_a_lost_session_is_answered_as_lost(own: RunningBroker) -> None:
+    target = Target(own.port, own)
+    topic, group = target.topic(), target.group()
+    await fill(own.bootstrap, topic, 0, 1)
+    async with ShareConsumer(own.bootstrap, group=group, topics=[topic], mode="explicit") as consumer:
+        (record,) = await consumer.poll(POLL_S)
+        await anyio.to_thread.run_sync(own.kill)
+        await anyio.to_thread.run_sync(own.restart)
+        consumer.acknowledge(record)
+        (error,) = (await consumer.commit()).values()
+        assert isinstance(error, LockLost)
+        (record,) = await consumer.poll(POLL_S)
+        consumer.acknowledge(record)
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
+async def test_a_producer_survives_its_broker_and_writes_once(own: RunningBroker) -> None:
+    target = Target(own.port, own)
+    topic, group = target.topic(), target.group()
+
+    async def kill_twice() -> None:
+        for _ in range(2):
+            await anyio.sleep(0.4)
+            await anyio.to_thread.run_sync(own.kill)
+            await anyio.to_thread.run_sync(own.restart)
+
+    async with Producer(own.bootstrap) as producer, anyio.create_task_group() as tasks:
+        tasks.start_soon(kill_twice)
+        for each in range(300):
+            await producer.send(topic, b"%d" % each)
+            await anyio.sleep(0.005)
+    seen: list[Record] = []
+    async with ShareConsumer(own.bootstrap, group=group, topics=[topic]) as consumer:
+        while len(seen) < 300:
+            found = await consumer.poll(POLL_S)
+            assert found
+            seen += found
+        assert await consumer.poll(0.5) == []
+    assert values(seen) == list(range(300))
+
+
+async def test_a_producer_gives_up_in_time(own: RunningBroker) -> None:
+    topic = Target(own.port, own).topic()
+    async with Producer(own.bootstrap, delivery_timeout_s=1.0) as producer:
+        await producer.send(topic, b"0")
+        await anyio.to_thread.run_sync(own.kill)
+        with anyio.fail_after(20), pytest.raises(TimedOut):
+            await producer.send(topic, b"1")
+        await anyio.to_thread.run_sync(own.restart)
+        with anyio.fail_after(20):
+            assert (await producer.send(topic, b"2")).topic == topic
+
+
+async def test_a_lost_answer_to_a_produce_writes_nothing_twice(proxied: tuple[Target, LossyProxy]) -> None:
+    target, proxy = proxied
+    topic = target.topic()
+    async with Producer(target.bootstrap) as producer:
+        first = await producer.send(topic, b"0")
+        proxy.lose_next(API_KEYS["produce"], lambda _: True)
+        again = await producer.send(topic, b"1")
+        last = await producer.send(topic, b"2")
+    assert proxy.lost.is_set()
+    assert (first.offset, again.offset, last.offset) == (0, 1, 2)
+
+
+async def test_records_lost_on_their_way_are_delivered_again(proxied: tuple[Target, LossyProxy]) -> None:
+    target, proxy = proxied
+    topic, group = target.topic(), target.group()
+    await fill(target.bootstrap, topic, 0, 5)
+    proxy.lose_next(
+        API_KEYS["share_fetch"],
+        lambda answer: any(row.acquired_records for each in answer.responses for row in each.partitions),
+    )
+    async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as consumer:
+        found = await consumer.poll(POLL_S)
+        assert values(found) == list(range(5))
+        assert {each.delivery_count for each in found} == {2}
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
+async def test_a_lost_answer_to_an_acknowledgement_is_an_error(proxied: tuple[Target, LossyProxy]) -> None:
+    """The broker has stored it: the record does not come again."""
+    target, proxy = proxied
+    topic, group = target.topic(), target.group()
+    await fill(target.bootstrap, topic, 0, 1)
+    async with ShareConsumer(target.bootstrap, group=group, topics=[topic], mode="explicit") as consumer:
+        (record,) = await consumer.poll(POLL_S)
+        proxy.lose_next(API_KEYS["share_acknowledge"], lambda _: True)
+        consumer.acknowledge(record)
+        (error,) = (await consumer.commit()).values()
+        assert isinstance(error, LockLost)
+        assert await consumer.poll(1.0) == []
+
+
+# -- secured listeners
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["SCRAM-SHA-256", "PLAIN"])
+def mechanism(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[RunningBroker]:
+    with open_test_broker(
+        storage="memory", protocol="SASL_SSL",
+        config={"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256"},
+    ) as broker:  # fmt: skip
+        yield broker
+
+
+def security_of(
+    broker: RunningBroker, mechanism: str, tmp_path: Path, password: str | None = None
+) -> Security:
+    settings = broker.client_settings()
+    authority = tmp_path / "ca.pem"
+    authority.write_text(settings.get("ssl.ca.pem") or Path(settings["ssl.ca.location"]).read_text())
+    return Security(
+        tls=authority, mechanism=mechanism, username=settings["sasl.username"],
+        password=password or settings["sasl.password"],
+    )  # fmt: skip
+
+
+async def test_log_ins_over_tls(secured: RunningBroker, mechanism: str, tmp_path: Path) -> None:
+    security = security_of(secured, mechanism, tmp_path)
+    topic = f"t{uuid.uuid4().hex[:12]}"
+    secured.create_topic(topic)
+    secured.set_group_config(topic, {"share.auto.offset.reset": "earliest"})
+    async with Producer(secured.bootstrap, security=security) as producer:
+        await producer.send_all(topic, [b"%d" % each for each in range(20)])
+    async with ShareConsumer(secured.bootstrap, group=topic, topics=[topic], security=security) as consumer:
+        assert len(await consumer.poll(POLL_S)) >= 20
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
+async def test_wrong_log_ins_say_what_is_wrong(secured: RunningBroker, tmp_path: Path) -> None:
+    wrong = security_of(secured, "SCRAM-SHA-256", tmp_path, password="wrong")
+    with pytest.raises(NotAuthenticated, match="user admin, SCRAM-SHA-256") as refused:
+        await _enter(Producer(secured.bootstrap, security=wrong))
+    assert "wrong" not in str(refused.value).replace("wrong password", "")
+    untrusted = Security(tls=True, username="admin", password="x")
+    with pytest.raises(NotAuthenticated, match="is not trusted"):
+        await _enter(Producer(secured.bootstrap, security=untrusted))
+    with pytest.raises(BrokerUnreachable):
+        await _enter(Producer(secured.bootstrap))
+
+
+async def _enter(producer: Producer) -> None:
+    async with producer:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mechanism": "GSSAPI", "username": "a", "password": "b"}, "is not one of"),
+        ({"username": "a"}, "needs a username and a password"),
+        ({"password": "a"}, "needs a username"),
+        ({"mechanism": "OAUTHBEARER"}, "needs a token"),
+        ({"tls": "/no/such/file.pem"}, "cannot be read"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Security(**settings)  # type: ignore[arg-type]
+
+
+# -- cancellation
+# --------------------------------------------------------------------------------------------------
+
+
+class Cancelled:
+    """Cancels calls after their first, second, … checkpoint, until one ends before that. Later
+    ones are further apart: they are in the wait for the broker."""
+
+    async def each_step(self, call: Callable[[], Awaitable[object]]) -> int:
+        steps = 0
+        while True:
+            ended = False
+
+            async def run() -> None:
+                nonlocal ended
+                await call()
+                ended = True
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            if ended:
+                return steps
+            steps = steps + 1 if steps < 50 else int(steps * 1.3)
+
+
+async def test_every_await_of_a_consumer_can_be_cancelled(target: Target) -> None:
+    """Whatever is cancelled, each record is acknowledged once, and delivered once."""
+    topic, group = target.topic(), target.group()
+    await fill(target.bootstrap, topic, 0, 60)
+    seen: Counter[int] = Counter()
+    async with ShareConsumer(
+        target.bootstrap, group=group, topics=[topic], mode="free", max_poll_records=7
+    ) as consumer:
+
+        async def work() -> None:
+            for record in await consumer.poll(0.1):
+                seen[int(record.value or b"")] += 1
+                consumer.acknowledge(record, Outcome.ACCEPT)
+            await consumer.commit()
+
+        with anyio.fail_after(60):
+            while len(seen) < 60:
+                await Cancelled().each_step(work)
+        await consumer.commit()
+        assert await consumer.poll(0.3) == []
+    assert set(seen.values()) == {1}
+
+
+async def test_closing_can_be_cancelled(target: Target) -> None:
+    """It sends what was acknowledged all the same."""
+    for step in range(12):
+        topic, group = target.topic(), target.group()
+        await fill(target.bootstrap, topic, 0, 2)
+        consumer = ShareConsumer(target.bootstrap, group=group, topics=[topic], mode="explicit")
+        async with anyio.create_task_group() as tasks, consumer:
+            for record in await consumer.poll(POLL_S):
+                consumer.acknowledge(record)
+            if step:
+                tasks.start_soon(_cancel_after, tasks.cancel_scope, step)
+            else:
+                tasks.cancel_scope.cancel()
+        async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as other:
+            assert await other.poll(0.7) == [], step
+
+
+async def _cancel_after(scope: anyio.CancelScope, steps: int) -> None:
+    for _ in range(steps):
+        await anyio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(target: Target) -> None:
+    topic, group = target.topic(), target.group()
+
+    async def enter() -> None:
+        async with ShareConsumer(target.bootstrap, group=group, topics=[topic]):
+            pass
+
+    await Cancelled().each_step(enter)
+
+
+def test_a_program_that_ends_without_closing(target: Target) -> None:
+    """A crash of the process releases at once: the connection ends."""
+    topic, group = target.topic(), target.group()
+    anyio.run(fill, target.bootstrap, topic, 0, 1)
+    code = f"""
+import anyio, os
+from kbroker_client import ShareConsumer
+async def main():
+    async with ShareConsumer({target.bootstrap!r}, group={group!r}, topics=[{topic!r}]) as consumer:
+        await consumer.poll(30)
+        os._exit(9)
+anyio.run(main)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 9
+
+    async def take() -> list[Record]:
+        async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as consumer:
+            return await consumer.poll(POLL_S)
+
+    assert [each.delivery_count for each in anyio.run(take)] == [2]
+
+
+async def test_topics_that_are_missing_or_refused(target: Target) -> None:
+    async with Producer(target.bootstrap) as producer:
+        with pytest.raises(KafkaError, match="no-such-topic"):
+            await producer.send("no-such-topic", b"")
+        topic = target.topic()
+        with pytest.raises(TypeError, match="is bytes, not str"):
+            await producer.send(topic, "text")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="there is no partition 5"):
+            await producer.send(topic, b"", partition=5)
