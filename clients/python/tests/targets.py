@@ -27,8 +27,8 @@ class Target:
         self.broker = broker
         """None: it is Apache Kafka."""
 
-    def topic(self, partitions: int = 1) -> str:
-        name = f"t{uuid.uuid4().hex[:12]}"
+    def topic(self, partitions: int = 1, name: str | None = None) -> str:
+        name = name or f"t{uuid.uuid4().hex[:12]}"
         row = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (),
                "configs": ()}  # fmt: skip
         with Connection("127.0.0.1", self.port) as connection:
