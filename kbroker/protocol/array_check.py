@@ -7,7 +7,8 @@ count with the bytes that are left.
 The decoder also refuses some forms that Kafka accepts. The check notes where they are, and they are
 cut out or replaced before decoding:
 
-- unknown tagged fields, which a reader must skip, as newer clients may add them (KIP-482)
+- unknown tagged fields, which a reader must skip, as newer clients may add them (KIP-482). Those of
+  kbroker's own (SET_ASIDE) are cut out as well, and the edit says where their content is
 - a boolean other than 0 and 1: Kafka reads anything but 0 as true
 - a length or count below -1: Kafka reads null
 - a duration of more than 292 000 years: it becomes that long
@@ -34,6 +35,8 @@ from dataclasses import Field, fields
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
+from kio.static.constants import EntityType
+
 Buffer: TypeAlias = bytes | memoryview
 
 _SIZES: Final = {
@@ -52,6 +55,9 @@ _SIZES: Final = {
     "uuid": 16,
 }
 
+SET_ASIDE: Final[Mapping[int, frozenset[int]]] = {79: frozenset({10_000})}
+"""By API key: tags at the end of a request that are kbroker's own (reject_reasons.py)."""
+_NONE_ASIDE: Final[frozenset[int]] = frozenset()
 _LONGEST_MS: Final = ((1 << 63) - 1) // 1000
 """The decoder counts microseconds in 64 bits."""
 
@@ -86,6 +92,7 @@ class _Struct(NamedTuple):
 
 class _Tags(NamedTuple):
     known: Mapping[int, Program]
+    aside: frozenset[int] = _NONE_ASIDE
 
 
 Step: TypeAlias = int | _Bool | _Long | _Text | _Array | _Struct | _Tags
@@ -93,11 +100,13 @@ Program: TypeAlias = Sequence[Step]
 
 
 class Edit(NamedTuple):
-    """Bytes of a frame to replace."""
+    """Bytes of a frame to replace. `aside`: where the content of a tagged field of kbroker's own
+    begins, which reaches to `end`; -1 for other edits."""
 
     start: int
     end: int
     replacement: bytes
+    aside: int = -1
 
 
 def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
@@ -176,7 +185,7 @@ def _skip_text(step: _Text, frame: Buffer, at: int, edits: list[Edit]) -> int:
             edits.append(Edit(at, end, b"\xff" * step.length_bytes))
         return end + max(length, 0)
     begin = at
-    length, at = _uvarint(frame, begin)
+    length, at = uvarint(frame, begin)
     if step.nullable and _is_below_zero(length):
         edits.append(Edit(begin, at, b"\x00"))
         return at
@@ -189,7 +198,7 @@ def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int
         count = frame[at]
         at += 1
         if count >= 0x80:
-            count, at = _uvarint(frame, begin)
+            count, at = uvarint(frame, begin)
         count -= 1
     else:
         count = int.from_bytes(frame[at : at + 4], "big", signed=True)
@@ -215,20 +224,20 @@ def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int
 
 def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
     begin = at
-    count, at = _uvarint(frame, at)
+    count, at = uvarint(frame, at)
     unknown: list[Edit] = []
     after_count = at
     for _ in range(count):
         field = at
-        tag, at = _uvarint(frame, at)
-        size, at = _uvarint(frame, at)
+        tag, at = uvarint(frame, at)
+        size, at = uvarint(frame, at)
         end = at + size
         if end > len(frame):
             raise ValueError("a tagged field ends beyond the frame")
         if tag in step.known:
             _check_known(step.known[tag], frame, at, end, edits)
         else:
-            unknown.append(Edit(field, end, b""))
+            unknown.append(Edit(field, end, b"", at if tag in step.aside else -1))
         at = end
     if unknown:
         edits += (Edit(begin, after_count, _to_uvarint(count - len(unknown))), *unknown)
@@ -245,7 +254,9 @@ def _check_known(program: Program, frame: Buffer, at: int, end: int, edits: list
     edits += within
 
 
-def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
+def uvarint(frame: Buffer, at: int) -> tuple[int, int]:
+    """An unsigned varint, and where it ends. Raises IndexError at the end of the frame, ValueError
+    for a longer number."""
     value = shift = 0
     while True:
         byte = frame[at]
@@ -287,8 +298,13 @@ def _program(schema: Any) -> Program:
         else:
             steps.append(step)
     if flexible:
-        steps.append(_Tags(tagged))
+        steps.append(_Tags(tagged, _aside(schema)))
     return tuple(_merged(steps))
+
+
+def _aside(schema: Any) -> frozenset[int]:
+    is_request = schema.__type__ is EntityType.request
+    return SET_ASIDE.get(schema.__api_key__, _NONE_ASIDE) if is_request else _NONE_ASIDE
 
 
 def _as_program(step: Step | list[Step]) -> Program:

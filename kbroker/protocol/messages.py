@@ -28,6 +28,7 @@ from ..errors import ErrorCode
 from ..makers import maker
 from .array_check import check_arrays, edited, skip_tags
 from .produce_request import PRODUCE, read_plain_produce
+from .reject_reasons import SHARE_ACKNOWLEDGE, with_reasons
 
 Message: TypeAlias = Mapping[str, Any]
 """A response as handlers return it: kio's field names, times as int milliseconds, nested rows as
@@ -90,6 +91,8 @@ def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
     """The request entity of a frame. Raises ValueError (kio's errors among them) if the body cannot
     be parsed.
 
+    A ShareAcknowledge request with reasons of kbroker's own is a ReasonedAcknowledge.
+
     The entity keeps no reference to `frame`, except for the batches of a Produce request, which may
     be slices of it.
     """
@@ -110,6 +113,8 @@ def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
             at = skip_tags(frame, at) if frame[at] else at + 1
         edits = check_arrays(schema, frame, at)
         entity, _ = reader(edited(frame, edits) if edits else frame, at)
+        if edits and head.api_key == SHARE_ACKNOWLEDGE:
+            entity = with_reasons(entity, frame, edits)
     except (SerialError, ValueError, LookupError, struct.error, OverflowError, TypeError) as error:
         raise ValueError(f"body cannot be parsed: {error}") from error
     return entity

@@ -3,12 +3,13 @@ which record a letter came from. Pure.
 
     headers     __dlq.errors.topic, .partition, .offset, .group     the source record
                 __dlq.errors.delivery.count, .message               why it was given up
+                __kbroker.error.type, .message, .traceback          the client's reason, if any
     key, value  null, or those of the record
     timestamp   when it is written
 
-With kbroker's own settings, the record's headers follow those six, and its timestamp replaces the
-other. If the record was a dead letter itself, it then has the six twice: the first ones describe
-the last time.
+With kbroker's own settings, the record's headers follow those, and its timestamp replaces the
+other. If the record was a dead letter itself, it then has them twice: the first ones describe the
+last time.
 
 This module must not know where dead letters are written, nor what becomes of them.
 """
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 from kbroker.formats.batches import HEADER_SIZE, Record, build_batch, encoded_size
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec
 from kbroker.share.effects import DeadLetterCause
+from kbroker.share.reasons import Reason
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -28,6 +30,9 @@ HEADER_PREFIX: Final = "__dlq.errors."
 HEADER_NAMES: Final = tuple(
     HEADER_PREFIX + name for name in ("topic", "partition", "offset", "group", "delivery.count", "message")
 )
+REASON_PREFIX: Final = "__kbroker.error."
+REASON_NAMES: Final = tuple(REASON_PREFIX + name for name in ("type", "message", "traceback"))
+"""Of kbroker's own: the texts of a Reason, without the empty ones."""
 MESSAGES: Final = {
     DeadLetterCause.REJECTED: "Offset rejected by client.",
     DeadLetterCause.EXHAUSTED: "Offset delivery count exceeded the threshold.",
@@ -82,13 +87,43 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
         return None
 
 
-def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Record:
+def reason_headers(reason: Reason) -> Headers:
+    return tuple((name, text.encode()) for name, text in zip(REASON_NAMES, reason, strict=True) if text)
+
+
+def own_headers(headers: Headers) -> Headers:
+    """The headers that the broker has added to a dead letter, without those of its record: at the
+    beginning, and each name once."""
+    own: dict[str, bytes | None] = {}
+    for name, value in headers:
+        if name in own or not name.startswith((HEADER_PREFIX, REASON_PREFIX)):
+            break
+        own[name] = value
+    return tuple(own.items())
+
+
+def reason_of(headers: Headers) -> Reason | None:
+    """The reason of a dead letter; None if its client gave none. `headers`: all of them."""
+    own = dict(own_headers(headers))
+    texts = [(own.get(name) or b"").decode(errors="replace") for name in REASON_NAMES]
+    return Reason(*texts) if any(texts) else None
+
+
+def letter_of(
+    origin: Origin,
+    record: Record | None,
+    contents: Contents,
+    timestamp_ms: int,
+    reason: Reason | None = None,
+) -> Record:
     """The dead letter; its offset is the source's.
 
     - `record`: the source record; None if it is not needed or cannot be read
     - `timestamp_ms`: the letter's
+    - `reason`: of the client that rejected it
     """
-    letter = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
+    headers = headers_of(origin) if reason is None else headers_of(origin) + reason_headers(reason)
+    letter = Record(origin.offset, timestamp_ms, None, None, headers)
     if record is None:
         return letter
     if contents.key_and_value:

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/reject_reasons.py

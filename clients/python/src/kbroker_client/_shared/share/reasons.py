@@ -1,0 +1,1 @@
+../../../../../../kbroker/share/reasons.py
