@@ -9,10 +9,14 @@
     2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
     5          offset (8)               the record, alone in an uncompressed batch v2
     6          key hash (8), offset (8) -
+    7          offset (8)               type, message, traceback: each a length (2) and UTF-8
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
 time. Both have all fields, so a reader of one order does not need the other. Kind 0 counts the
 parked records. A `kept` record also has kind 5, so it can be delivered after the log has lost it.
+
+Kind 7 is the reason for which a client rejected a record. The record is ARCHIVING: it is parked in
+lane 4, or in the window, and then it has no other entry here. It goes with its dead letter.
 
 If a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
 While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
@@ -30,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kbroker.formats.share_records import decode_string, encode_string
@@ -41,6 +45,7 @@ BY_OFFSET: Final = 1
 LANES: Final = (2, 3, 4)
 KEPT_RECORD: Final = 5
 BY_KEY: Final = 6
+REASON: Final = 7
 BLOCKS_KEY: Final = 2
 """The lane of records that wait for redelivery."""
 
@@ -77,6 +82,18 @@ class KeptRecord(NamedTuple):
 
     def encode(self) -> bytes:
         return b"\0" + self.batch
+
+
+class RejectionReason(NamedTuple):
+    """Why a client rejected a record."""
+
+    type: str
+    message: str
+    traceback: str
+
+    def encode(self) -> bytes:
+        """Raises ValueError for a text of more than 32 767 bytes."""
+        return b"\0" + b"".join(map(encode_string, self))
 
 
 class ParkedRecord(NamedTuple):
@@ -128,6 +145,9 @@ class BlockedKey(NamedTuple):
         return _NOTHING_MORE
 
 
+ParkedValue: TypeAlias = ParkedCount | ParkedRecord | KeptRecord | BlockedKey | RejectionReason
+
+
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
     """A parsed key. `offset`, `due_ms` and `key_hash` are set for the kinds that have them."""
@@ -152,6 +172,8 @@ class ParkedKey:
             return kept_key(prefix, self.offset)
         if self.kind == BY_KEY:
             return by_key_key(prefix, self.key_hash, self.offset)
+        if self.kind == REASON:
+            return reason_key(prefix, self.offset)
         return (
             by_offset_key(prefix, self.offset)
             if self.kind == BY_OFFSET
@@ -166,7 +188,7 @@ class ParkedKey:
         (generation,) = _GENERATION.unpack_from(body, end)
         rest = body[end + _GENERATION.size :]
         name = UUID(bytes=topic_id), partition, group_id, generation, rest[0]
-        if rest[0] in (BY_OFFSET, KEPT_RECORD):
+        if rest[0] in (BY_OFFSET, KEPT_RECORD, REASON):
             return cls(*name, offset=_BY_OFFSET_KEY.unpack(rest)[1])
         if rest[0] in LANES:
             _, due_ms, offset = _PLACE_KEY.unpack(rest)
@@ -180,7 +202,7 @@ class ParkedKey:
             raise IndexError("bytes are left over")
         return cls(*name)
 
-    def decode_value(self, value: bytes) -> ParkedCount | ParkedRecord | KeptRecord | BlockedKey:
+    def decode_value(self, value: bytes) -> ParkedValue:
         if self.kind == BY_KEY:
             if value != _NOTHING_MORE:
                 raise ValueError(f"not the value of a key that waits, or of a later version: {value.hex()}")
@@ -189,6 +211,8 @@ class ParkedKey:
             return ParkedCount(decode_count(value))
         if self.kind == KEPT_RECORD:
             return kept_record(value)
+        if self.kind == REASON:
+            return rejection_reason(value)
         if self.kind == BY_OFFSET:
             return record_by_offset(self.offset, value)
         return record_in_lane(self.kind, self.due_ms, self.offset, value)
@@ -236,7 +260,7 @@ def generation_prefix(prefix: bytes, generation: int) -> bytes:
 
 
 def counter_key(prefix: bytes) -> bytes:
-    """In this function and the next four, `prefix` is a `generation_prefix`."""
+    """In this function and the next five, `prefix` is a `generation_prefix`."""
     return prefix + b"\0"
 
 
@@ -256,6 +280,10 @@ def by_key_key(prefix: bytes, key_hash: int, offset: int) -> bytes:
     return prefix + _BY_KEY_KEY.pack(BY_KEY, key_hash, offset)
 
 
+def reason_key(prefix: bytes, offset: int) -> bytes:
+    return prefix + _BY_OFFSET_KEY.pack(REASON, offset)
+
+
 def end_of(prefix: bytes) -> bytes:
     """The first key after all that begin with `prefix`."""
     stem = prefix.rstrip(b"\xff")
@@ -264,7 +292,7 @@ def end_of(prefix: bytes) -> bytes:
 
 def read_parked_entries(
     entries: Iterable[tuple[bytes, bytes]],
-) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord | BlockedKey]]:
+) -> Iterator[tuple[ParkedKey, ParkedValue]]:
     """Decode scanned entries, without those of kinds that only later formats know. Raises
     ValueError."""
     for key, value in entries:
@@ -309,6 +337,24 @@ def kept_record(value: bytes) -> KeptRecord:
     return KeptRecord(value[1:])
 
 
+def rejection_reason(value: bytes) -> RejectionReason:
+    """Raises ValueError."""
+    try:
+        if value[0]:
+            raise ValueError("unknown flags")
+        texts, at = [], 1
+        for _ in range(3):
+            text, at = decode_string(value, at)
+            texts.append(text)
+        if at != len(value):
+            raise ValueError("bytes are left over")
+    except (ValueError, IndexError, struct.error) as error:
+        raise ValueError(
+            f"not the reason of a rejection, or of a later version: {value[:16].hex()}"
+        ) from error
+    return RejectionReason(*texts)
+
+
 def is_kept(value: bytes) -> bool:
     """Whether the record is kept, by its value of kind 1 or of a lane's kind."""
     return bool(value[0] & _KEPT)
@@ -321,7 +367,7 @@ def place_of_key(key: bytes) -> tuple[int, int]:
 
 
 def offset_of_key(key: bytes) -> int:
-    """Of a key of kind 1, 5 or 6."""
+    """Of a key of kind 1, 5, 6 or 7."""
     return int.from_bytes(key[-8:], "big")
 
 

@@ -53,7 +53,7 @@ from typing import ClassVar, Final, Self, TypeAlias, get_args
 from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
-from kbroker.formats.parked_records import BlockedKey, KeptRecord, ParkedCount, ParkedKey, ParkedRecord
+from kbroker.formats.parked_records import ParkedKey, ParkedValue
 from kbroker.formats.security_values import AclKey, QuotaKey, ScramKey, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
@@ -435,9 +435,7 @@ StateKey: TypeAlias = (
     | AclKey
     | QuotaKey
 )
-StateValue: TypeAlias = (
-    JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey | AbortedTransaction
-)
+StateValue: TypeAlias = JsonValue | Message | ParkedValue | AbortedTransaction
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
     each.namespace: each.parse for each in get_args(StateKey)

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from kbroker.share.parked import Lane, ParkingChange
+from kbroker.share.reasons import ReasonChange
 from kbroker.share.record_state import RecordState
 from kbroker.share.redelivery import Redelivery
 
@@ -56,6 +57,8 @@ class Persist(NamedTuple):
     parking: tuple[ParkingChange, ...] = ()
     waiting: int = 0
     """How many records are parked after that; only where `parking` is not empty."""
+    reasons: tuple[ReasonChange, ...] = ()
+    """Of rejections. The engine gives none: the caller adds them."""
 
     @property
     def archiving(self) -> bool:

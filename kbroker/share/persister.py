@@ -21,6 +21,7 @@ from kbroker.plugins import adapted
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.parked import Lane, Parked, ParkingChange
+from kbroker.share.reasons import Reason, ReasonChange
 
 
 class TopicPartition(NamedTuple):
@@ -81,6 +82,8 @@ class WriteRequest(NamedTuple):
     `parks_records`."""
     waiting: int = 0
     """How many records are parked once this is saved; meaningful where `parking` is not empty."""
+    reasons: Sequence[ReasonChange] = ()
+    """Saved with the rest, all or nothing; only for a persister that `keeps_reasons`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,27 @@ class Persister(ABC):
         """By hash (Parked.key_hash), the offsets of saved records in the lane REDELIVERY."""
         return {}
 
+    # Reasons of rejections. Both methods raise KafkaError.
+
+    keeps_reasons: bool = False
+    """Whether one that `parks_records` keeps the reasons of rejections (share/reasons.py): `write`
+    saves `reasons`. They end with the state, as parked records do. After a failed write its reasons
+    may be there or not; a later write removes them before it is saved, or together with that.
+    Without this, the reasons are ignored."""
+
+    async def reasons_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> dict[int, Reason]:
+        """The saved reasons by offset, in order, from `offset` on. At most `limit`; fewer mean that
+        there are no more."""
+        return {}
+
+    async def drop_reasons(  # noqa: B027
+        self, group_id: str, partition: TopicPartition, offsets: Iterable[int]
+    ) -> None:
+        """Remove the reasons at these offsets, if there are any. On return no power cut brings
+        them back and yet leaves later writes."""
+
     # Parked records in the broker's own state store: the broker removes those of generations that
     # are no longer in use.
 
@@ -281,6 +305,10 @@ class Persister(ABC):
 def adapted_persister(found: Any) -> Persister:  # noqa: ANN401
     """`found`, or an adapter if its class does not derive from Persister. OperatorError where it
     lacks a required verb."""
-    flags = {"keeps_records": "kept_record", "finds_parked_keys": "parked_of_keys"}
+    flags = {
+        "keeps_records": "kept_record",
+        "finds_parked_keys": "parked_of_keys",
+        "keeps_reasons": "reasons_from",
+    }
     persister: Persister = adapted(Persister, found, flags)
     return persister

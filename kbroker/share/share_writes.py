@@ -44,7 +44,8 @@ from kbroker.share.statistics import Counters
 
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
 _new_persist = maker(
-    Persist, tuple[int, int, int, int, int, tuple[StateBatch, ...], tuple[ParkingChange, ...], int]
+    Persist,
+    tuple[int, int, int, int, int, tuple[StateBatch, ...], tuple[ParkingChange, ...], int, tuple[()]],
 )
 """One for each acknowledgement list."""
 
@@ -272,7 +273,7 @@ class SharePartitionWrites:
         self._writes[token] = pending, decided, passed, member_id, write
         epochs = self.state_epoch, self.leader_epoch
         return _new_persist(
-            (token, *epochs, window.start_offset, window.complete, tuple(batches), changes, waiting)
+            (token, *epochs, window.start_offset, window.complete, tuple(batches), changes, waiting, ())
         )
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:

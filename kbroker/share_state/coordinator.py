@@ -53,6 +53,7 @@ from kbroker.share.persister import (
     WriteRequest,
     check_start_offset,
 )
+from kbroker.share.reasons import ReasonChange
 from kbroker.share.state_batches import combine
 from kbroker.share_state.checks import (
     check_batches,
@@ -67,7 +68,9 @@ from kbroker.share_state.outcome import Decision, Entry, R, ShareStateOutcome
 from kbroker.share_state.parked import (
     NO_GENERATION,
     changes_of,
+    changes_of_reasons,
     check_parking,
+    check_reasons,
     counter,
     not_final,
     prefix_of,
@@ -202,14 +205,15 @@ class ShareStateCoordinator(ShareStates):
             batches,
             parking,
             waiting,
+            reasons,
         ) = request
         if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
             check_partition(partition)
             check_epoch(leader_epoch, "leader epoch")
             check_epoch(state_epoch, "state epoch")
         last_offset = check_batches(batches)
-        if parking:
-            self._check_parking(parking, waiting)
+        if parking or reasons:
+            self._check_parking(parking, waiting, reasons)
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
@@ -236,8 +240,8 @@ class ShareStateCoordinator(ShareStates):
         if batches:
             state.written_in = state.leader_epoch
         state.recent += batches
-        if parking:
-            self._park(decision, entry, state, parking, waiting)
+        if parking or reasons:
+            self._park(decision, entry, state, request)
             if state.is_generation_new:
                 state.snapshot_epoch += 1
                 self._put_snapshot(decision, entry, state, now_ms)
@@ -333,10 +337,10 @@ class ShareStateCoordinator(ShareStates):
         """For a persister that stores parked records before it decides the write. The generation
         may be a new one, which that decision then saves. Raises KafkaError where the write would be
         refused."""
-        _, state_epoch, leader_epoch, _, _, batches, parking, waiting = request
+        _, state_epoch, leader_epoch, _, _, batches, parking, waiting, reasons = request
         check_partition(request.partition)
         check_batches(batches)
-        self._check_parking(parking, waiting)
+        self._check_parking(parking, waiting, reasons)
         state = self._entry(group_id, request.partition).state
         if state is None:
             raise KafkaError(
@@ -347,7 +351,7 @@ class ShareStateCoordinator(ShareStates):
         if state_epoch < state.state_epoch:
             raise fenced_state(state_epoch, state)
         self._check_exists(request.partition)
-        return self._generation(state, parking)
+        return self._generation(state, parking, reasons)
 
     def recount(self, group_id: str, partition: TopicPartition, waiting: int) -> None:
         """The persister has counted this many parked records."""
@@ -355,30 +359,36 @@ class ShareStateCoordinator(ShareStates):
         if entry.state is not None:
             entry.state.waiting, entry.saved = waiting, entry.saved._replace(waiting=waiting)
 
-    def _check_parking(self, parking: Sequence[ParkingChange], waiting: int) -> None:
+    def _check_parking(
+        self, parking: Sequence[ParkingChange], waiting: int, reasons: Sequence[ReasonChange]
+    ) -> None:
         if self._parking is None:
             raise KafkaError(ErrorCode.invalid_request, "The state store keeps no parked records.")
         check_parking(parking, waiting)
+        check_reasons(reasons)
 
-    def _generation(self, state: ShareState, parking: Sequence[ParkingChange]) -> int:
-        """The generation to park in, created with the first record that is parked."""
-        if not state.generation and any(change.parked is not None for change in parking):
+    def _generation(
+        self, state: ShareState, parking: Sequence[ParkingChange], reasons: Sequence[ReasonChange]
+    ) -> int:
+        """The generation to park in, created with the first record that is parked, or the first
+        reason."""
+        if not state.generation and (
+            any(change.parked is not None for change in parking)
+            or any(change.reason is not None for change in reasons)
+        ):
             assert self._parking is not None, "_check_parking was called"
             state.generation, state.is_generation_new = next(self._parking.generations), True
         return state.generation
 
-    def _park(
-        self,
-        decision: Decision[R],
-        entry: Entry,
-        state: ShareState,
-        parking: Sequence[ParkingChange],
-        waiting: int,
-    ) -> None:
-        generation = self._generation(state, parking)
-        state.waiting = waiting if generation else 0
+    def _park(self, decision: Decision[R], entry: Entry, state: ShareState, request: WriteRequest) -> None:
+        parking, reasons = request.parking, request.reasons
+        generation = self._generation(state, parking, reasons)
+        if parking:
+            state.waiting = request.waiting if generation else 0
         if generation:
             prefix = prefix_of(*entry.key, generation)
             decision.changes += changes_of(prefix, parking).items()
-            decision.changes.append(counter(prefix, waiting))
+            if parking:
+                decision.changes.append(counter(prefix, request.waiting))
+            decision.changes += changes_of_reasons(prefix, reasons)
             decision.changed[entry] = None

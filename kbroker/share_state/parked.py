@@ -1,9 +1,10 @@
 """Changes to parked records as changes of the state store (formats/parked_records.py has the keys).
 Pure.
 
-    changes_of   one change per key, the last one wins: removals of stale places, both keys of a
-                 parked record, and its bytes where they are kept
-    not_final    the offsets that a state does not have as given up by the window
+    changes_of          one change per key, the last one wins: removals of stale places, both keys
+                        of a parked record, and its bytes where they are kept
+    changes_of_reasons  reasons of rejections, one key each
+    not_final           the offsets that a state does not have as given up by the window
 
 It must not know why a record is parked, nor how a change is stored.
 """
@@ -22,6 +23,7 @@ from kbroker.formats.parked_records import (
     KeptRecord,
     ParkedCount,
     ParkedRecord,
+    RejectionReason,
     by_key_key,
     by_offset_key,
     counter_key,
@@ -34,10 +36,12 @@ from kbroker.formats.parked_records import (
     parked_prefix,
     place_key,
     place_of_key,
+    reason_key,
 )
 from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import TopicPartition
+from kbroker.share.reasons import MAX_REASON_BYTES, ReasonChange
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
 from kbroker.share_state.loading import ShareState
 from kbroker.storage.spi import Change, StateReader
@@ -90,6 +94,24 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
                 offset,
                 "it has bytes to keep, but is not marked as kept",
             )
+
+
+def check_reasons(reasons: Sequence[ReasonChange]) -> None:
+    """Raises INVALID_REQUEST as check_parking() does."""
+    for offset, reason in reasons:
+        size = 0 if reason is None else sum(len(text.encode()) for text in reason)
+        if not 0 <= offset <= _MOST or size > MAX_REASON_BYTES:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"A reason of {size} bytes at offset {offset} cannot be kept."
+            )
+
+
+def changes_of_reasons(prefix: bytes, reasons: Sequence[ReasonChange]) -> list[Change]:
+    """`prefix`: that of the generation."""
+    return [
+        (reason_key(prefix, offset), None if reason is None else RejectionReason(*reason).encode())
+        for offset, reason in reasons
+    ]
 
 
 def keys_of(prefix: bytes, parked: Parked) -> list[bytes]:
@@ -190,7 +212,9 @@ __all__ = (
     "NO_GENERATION",
     "ParkingStore",
     "changes_of",
+    "changes_of_reasons",
     "check_parking",
+    "check_reasons",
     "counter",
     "keys_of",
     "not_final",

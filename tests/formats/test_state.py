@@ -19,6 +19,8 @@ from kbroker.formats.parked_records import (
     ParkedCount,
     ParkedKey,
     ParkedRecord,
+    ParkedValue,
+    RejectionReason,
     Shelf,
     by_offset_key,
     end_of,
@@ -130,6 +132,7 @@ KEYS_AND_BYTES = [
         PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d"),
     ),
     (ParkedKey(TOPIC, 3, "g1", 258, 5, offset=77), PARKED + bytes.fromhex("05 000000000000004d")),
+    (ParkedKey(TOPIC, 3, "g1", 258, 7, offset=77), PARKED + bytes.fromhex("07 000000000000004d")),
     (
         ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77),
         PARKED + bytes.fromhex("04 0000000000000000 000000000000004d"),
@@ -249,13 +252,13 @@ PARKED_VALUES = [
      "0b 0005 00000102 0000000000000001"),
     (ParkedKey(TOPIC, 3, "g", 1, 5, offset=77), KeptRecord(b"a batch"),
      "00 61206261746368"),
+    (ParkedKey(TOPIC, 3, "g", 1, 7, offset=77), RejectionReason("E", "\u00fc", ""),
+     "00 0001 45 0002 c3bc 0000"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
-def test_parked_values_as_bytes(
-    key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str
-) -> None:
+def test_parked_values_as_bytes(key: ParkedKey, value: ParkedValue, encoded: str) -> None:
     """They are on disk: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
@@ -273,10 +276,12 @@ def test_parked_values_as_bytes(
         (1, "10 02 00000000000003e8 0005 00000102"), (2, "02 0005 00000102 00000000000000"), (6, "01"),
         (2, "00 0005 00000102 00"), (2, "80 0005 00000102"),
         (5, ""), (5, "00"), (5, "01 61"),
+        (7, ""), (7, "01 0000 0000 0000"), (7, "00 0000 0000"), (7, "00 0000 0000 0000 00"),
+        (7, "00 0000 0000 0001 ff"), (7, "00 ffff 0000 0000"), (7, "00 0000 0000 0002 61"),
     ],
 )  # fmt: skip
 def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(kind: int, value: str) -> None:
-    with pytest.raises(ValueError, match=r"parked record|key that waits"):
+    with pytest.raises(ValueError, match=r"parked record|key that waits|reason of a rejection"):
         ParkedKey(TOPIC, 3, "g", 1, kind).decode_value(bytes.fromhex(value))
 
 

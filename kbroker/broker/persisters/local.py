@@ -20,6 +20,7 @@ from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
+from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.lag import Standing
@@ -34,11 +35,12 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
+from kbroker.share.reasons import Reason, ReasonChange
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
 from kbroker.share_state.outcome import ShareStateOutcome
-from kbroker.share_state.parked import ParkingStore
+from kbroker.share_state.parked import NO_GENERATION, ParkingStore, changes_of_reasons, prefix_of
 from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.spi import Change, StampedBatch, StateReader
 
@@ -70,6 +72,25 @@ def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
     return ParkingStore(store.get, count((generation << 32) + 1))
 
 
+async def drop_reasons(
+    commits: GroupCommit[Change],
+    group_id: str,
+    partition: TopicPartition,
+    generation: int,
+    offsets: Iterable[int],
+) -> None:
+    """Persister.drop_reasons, for persisters that keep them in this store: synced on return,
+    whatever the durability. Raises KafkaError."""
+    if generation == NO_GENERATION:
+        return
+    prefix = prefix_of(group_id, partition, generation)
+    try:
+        await commits.commit(changes_of_reasons(prefix, [ReasonChange(offset, None) for offset in offsets]))
+        await commits.flush()
+    except (NoSpace, StoreFailed) as error:
+        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+
+
 class CountsShareState(Persister):
     """A persister whose numbers appear in statistics and metrics. `write_seconds`: how long writes
     took."""
@@ -95,7 +116,7 @@ class LocalPersister(CountsShareState):
         self.coordinator = coordinator
         self._commits = commits
         self._parked = None if store is None else ParkedReader(store, coordinator.generation)
-        self.parks_records = self._parked is not None and self._parked.can_park
+        self.parks_records = self.keeps_reasons = self._parked is not None and self._parked.can_park
         self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
@@ -166,6 +187,17 @@ class LocalPersister(CountsShareState):
         if self._parked is None or not self.coordinator.waiting(group_id, partition):
             return 0
         return await self._parked.count_kept(group_id, partition, first, end)
+
+    async def reasons_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> dict[int, Reason]:
+        if self._parked is None:
+            return {}
+        return await self._parked.reasons_from(group_id, partition, offset, limit)
+
+    async def drop_reasons(self, group_id: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
+        generation = self.coordinator.generation(group_id, partition)
+        await drop_reasons(self._commits, group_id, partition, generation, offsets)
 
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
         return self.coordinator.generations_in_use(group_id, partition)

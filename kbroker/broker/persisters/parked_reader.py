@@ -18,6 +18,7 @@ from kbroker.formats.parked_records import (
     BLOCKS_KEY,
     BY_OFFSET,
     NO_GENERATION,
+    REASON,
     by_key_key,
     by_offset_key,
     end_of,
@@ -27,11 +28,14 @@ from kbroker.formats.parked_records import (
     offset_of_key,
     place_key,
     place_of_key,
+    reason_key,
     record_by_offset,
     record_in_lane,
+    rejection_reason,
 )
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import TopicPartition
+from kbroker.share.reasons import Reason
 from kbroker.share_state.parked import parked_of, prefix_of
 from kbroker.storage.spi import StateReader
 
@@ -127,6 +131,21 @@ class ParkedReader:
         key = kept_key(prefix, offset)
         entries = await self.read(key, key + b"\0", 1)
         return _decoded(lambda: [kept_record(value).batch for _, value in entries])[0] if entries else None
+
+    async def reasons_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> dict[int, Reason]:
+        prefix = self.prefix(group_id, partition)
+        if prefix is None:
+            return {}
+        entries = await self.read(
+            reason_key(prefix, max(0, offset)), end_of(prefix + bytes((REASON,))), limit
+        )
+        return dict(
+            _decoded(
+                lambda: [(offset_of_key(key), Reason(*rejection_reason(value))) for key, value in entries]
+            )
+        )
 
     async def _count(self, prefix: bytes, first: int, end: int, *, kept: bool | None = None) -> int:
         """`kept`: count only records that are kept, or only others."""

@@ -1,16 +1,18 @@
 """Parked records beside control records. The two stores have no common commit, so a write that
 parks takes three steps:
 
-    1  parked records are put into the state store, and synced, whatever the durability
+    1  parked records and reasons of rejections are put into the state store, old reasons are
+       removed from it, and it is synced, whatever the durability
     2  the write is decided, and its control record appended: the window is now final
     3  records that are no longer parked, and old places, are removed from the state store; then
        the write is answered
 
 If the broker is killed after step 1, a record is parked and in the window: at each load, `settle`
-drops those that the window still has. If it is killed after step 2, a parked record may have an old
-place as well. A place that the key by offset does not name is invalid, and removed when it is read.
-The number of parked records is that of the keys by offset and changes with them, so it is right
-after each step.
+drops those that the window still has. A reason may be that of a record which is not ARCHIVING: the
+load drops it as well (queues/reasons.py). If the broker is killed after step 2, a parked record may
+have an old place as well. A place that the key by offset does not name is invalid, and removed when
+it is read. The number of parked records is that of the keys by offset and changes with them, so it
+is right after each step.
 
 Between steps 1 and 2 a later write could overtake this one, and its start offset could pass a
 record that is not parked yet. So the writes and loads of a share-partition take turns while one of
@@ -46,9 +48,18 @@ from kbroker.formats.parked_records import (
 )
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition, WriteRequest
+from kbroker.share.reasons import ReasonChange
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey
-from kbroker.share_state.parked import changes_of, counter, keys_of, parked_of, prefix_of, stored_count
+from kbroker.share_state.parked import (
+    changes_of,
+    changes_of_reasons,
+    counter,
+    keys_of,
+    parked_of,
+    prefix_of,
+    stored_count,
+)
 from kbroker.storage.spi import Change, StateReader
 
 logger = logging.getLogger(__name__)
@@ -151,14 +162,16 @@ class ControlParking:
         """Step 1, for requests that have their turn: synced on return. Leaves out requests that
         will be refused. Raises NoSpace, StoreFailed."""
         parking: dict[TopicPartition, list[ParkingChange]] = {}
+        reasons: dict[TopicPartition, list[ReasonChange]] = {}
         generations: dict[TopicPartition, int] = {}
         for request in requests:
-            if request.parking:
+            if request.parking or request.reasons:
                 with suppress(KafkaError):  # The decision will refuse it.
                     generations[request.partition] = self._coordinator.generation_to_park_in(
                         group_id, request
                     )
                     parking.setdefault(request.partition, []).extend(request.parking)
+                    reasons.setdefault(request.partition, []).extend(request.reasons)
         steps: dict[TopicPartition, Step] = {}
         changes: list[Change] = []
         for partition, wanted in parking.items():
@@ -179,6 +192,7 @@ class ControlParking:
             self._steps.add(steps[partition])
             if puts:
                 changes += [*puts, self._counted(prefix, new)]
+            changes += changes_of_reasons(prefix, reasons[partition])
         try:
             if changes:
                 await self._state.commit(changes)

@@ -28,7 +28,12 @@ from kbroker.broker.persisters.control.logs import ControlLogs, ControlRecordsSt
 from kbroker.broker.persisters.control.parking import BEGUN_ANEW, ControlParking, Step
 from kbroker.broker.persisters.control.partition import ControlPartition
 from kbroker.broker.persisters.control.saving import SavedOutcome
-from kbroker.broker.persisters.local import CountsShareState, PersisterContext, parking_store
+from kbroker.broker.persisters.local import (
+    CountsShareState,
+    PersisterContext,
+    drop_reasons,
+    parking_store,
+)
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -46,6 +51,7 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
+from kbroker.share.reasons import Reason
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
@@ -95,7 +101,7 @@ class ControlRecordsPersister(CountsShareState):
         self._coordinator.on_generation_ended = self._generation_ended
         self._on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
         self._parked = ParkedReader(context.state_store, self._coordinator.generation)
-        self.parks_records = self._parked.can_park
+        self.parks_records = self.keeps_reasons = self._parked.can_park
         self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
 
     def statistics(self) -> ShareStateStatistics:
@@ -123,7 +129,7 @@ class ControlRecordsPersister(CountsShareState):
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         began = perf_counter()
-        if self._parking.is_busy or any([request.parking for request in requests]):
+        if self._parking.is_busy or any([request.parking or request.reasons for request in requests]):
             results = await self._write_in_turn(group_id, requests)
         else:
             results = await self._ask(group_id, requests, Result, self._coordinator.write)
@@ -274,6 +280,17 @@ class ControlRecordsPersister(CountsShareState):
     async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         await self._prepared(group_id, partition)
         return await self._parked.count_kept(group_id, partition, first, end)
+
+    async def reasons_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> dict[int, Reason]:
+        await self._prepared(group_id, partition)
+        return await self._parked.reasons_from(group_id, partition, offset, limit)
+
+    async def drop_reasons(self, group_id: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
+        await self._prepared(group_id, partition)
+        generation = self._coordinator.generation(group_id, partition)
+        await drop_reasons(self._state, group_id, partition, generation, offsets)
 
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
         if self._logs.partition(partition) is None:
