@@ -4,6 +4,9 @@ The session is checked first (epoch 0 is refused, -1 closes it afterwards), then
 list on its own. The answer is sent when all valid acknowledgements are saved. Rows without
 acknowledgement batches have NONE, and are left out if no row has any.
 
+Of kbroker's own: a request may give reasons for what it rejects (protocol/reject_reasons.py). Those
+of other offsets are ignored.
+
 With an authorizer the group needs READ (30 for the request), and each topic READ (29 in its rows).
 """
 
@@ -19,12 +22,14 @@ from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.makers import maker
 from kbroker.metrics import TopicMetrics
+from kbroker.protocol.reject_reasons import ReasonedAcknowledge
 from kbroker.protocol.responses import ShareAcknowledgeRow, share_acknowledge_response
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.rights import Rights
 from kbroker.share.ack_validation import check_ack_batches, pack_types
 from kbroker.share.effects import AckBatch
 from kbroker.share.persister import TopicPartition
+from kbroker.share.reasons import Reason, shortened
 
 MAX_MEMBER_ID_LENGTH = 36
 NO_TOPIC_ID = UUID(int=0)
@@ -121,13 +126,25 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
     if valid:
         for place, error in zip(
             places,
-            await request.broker.share_partitions.acknowledge(body.group_id, body.member_id, valid),
+            await request.broker.share_partitions.acknowledge(
+                body.group_id,
+                body.member_id,
+                valid,
+                _reasons_of(body) if body.__class__ is ReasonedAcknowledge else None,
+            ),
             strict=True,
         ):
             if error is not None:
                 results[place] = results[place][0], error
     _count(asked, results)
     return results
+
+
+def _reasons_of(body: ReasonedAcknowledge) -> dict[TopicPartition, dict[int, Reason]]:
+    found: dict[TopicPartition, dict[int, Reason]] = {}
+    for topic_id, partition, offset, reason in body.reasons:
+        found.setdefault(_partition((topic_id, partition)), {})[offset] = shortened(reason)
+    return found
 
 
 def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[AckBatch]]]:

@@ -10,6 +10,7 @@ is `memory`; tests of restarts request `every_engine`.
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,15 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.options import Durability, StartOptions
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import Record, build_batch
-from kbroker.protocol.messages import build, encode, encode_response, request_schema, response_schema
+from kbroker.protocol.messages import (
+    build,
+    encode,
+    encode_response,
+    read_request,
+    read_request_head,
+    request_schema,
+    response_schema,
+)
 from kbroker.settings.altering import BrokerConfig
 
 ENGINES = ("memory", "segment", "lmdb", "rocksdb")
@@ -57,11 +66,22 @@ class Client:
         self.broker.connection_closed(self.connection)
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
+        return await self._answer(api, version, _decoded(*self.encoded(api, version, **fields)))
+
+    def encoded(self, api: str, version: int, **fields: Any) -> tuple[type[Any], bytes]:
+        """The schema of a request, and its body."""
+        schema = request_schema(KEYS[api], version)
+        return schema, encode(build(schema, {"timeout": 1000, **fields}))
+
+    async def call_raw(self, api: str, version: int, body: bytes) -> Any:
+        """With a body that kio cannot write, through the server's decoder."""
+        schema = request_schema(KEYS[api], version)
+        tags = b"\0" if schema.__header_schema__.__version__ >= 2 else b""
+        frame = struct.pack(">hhih", KEYS[api], version, 1, -1) + tags + body
+        return await self._answer(api, version, read_request(read_request_head(frame), frame))
+
+    async def _answer(self, api: str, version: int, request: Any) -> Any:
         key = KEYS[api]
-        request = _decoded(
-            request_schema(key, version),
-            encode(build(request_schema(key, version), {"timeout": 1000, **fields})),
-        )
         answer: Any = handler_of(key)(Request(self.broker, self.connection, key, version, "test", request))
         if inspect.iscoroutine(answer):
             answer = await answer

@@ -14,6 +14,7 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.batches import crc_is_valid, iter_headers, iter_records
 from kbroker.share.persister import InitializeRequest, TopicPartition
 from tests.api.conftest import Client
+from tests.reject_reasons import Row, with_reasons
 
 GROUP = "g1"
 FAST = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1000"}
@@ -76,17 +77,21 @@ class Member:
         version: int = 2,
         epoch: int | None = None,
         renew: bool = False,
+        reasons: Sequence[Row] = (),
     ) -> Any:
         sent = self.epoch if epoch is None else epoch
-        answer = await self.client.call(
-            "share_acknowledge",
-            version,
-            group_id=self.group_id,
-            member_id=self.member_id,
-            share_session_epoch=sent,
-            is_renew_ack=renew,
-            topics=_topics(acks),
-        )
+        fields = {
+            "group_id": self.group_id,
+            "member_id": self.member_id,
+            "share_session_epoch": sent,
+            "is_renew_ack": renew,
+            "topics": _topics(acks),
+        }
+        if reasons:
+            _, body = self.client.encoded("share_acknowledge", version, **fields)
+            answer = await self.client.call_raw("share_acknowledge", version, with_reasons(body, reasons))
+        else:
+            answer = await self.client.call("share_acknowledge", version, **fields)
         self._count(answer, sent)
         return answer
 

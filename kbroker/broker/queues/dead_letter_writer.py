@@ -36,6 +36,7 @@ from kbroker.share.dead_letter import (
     pack,
 )
 from kbroker.share.effects import DeadLetter
+from kbroker.share.reasons import Reason
 
 READ_BYTES: Final = 1 << 20
 """How much of a log one read returns, for copies of records and in search of dead letters; a larger
@@ -177,7 +178,11 @@ def without_key(
 
 
 async def encode_letters(
-    rules: BatchRules, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
+    rules: BatchRules,
+    origins: Sequence[Origin],
+    records: Mapping[int, Record],
+    contents: Contents,
+    reasons: Mapping[int, Reason],
 ) -> list[EncodedBatch]:
     """One dead letter for each record, in batches as large as the topic allows, in the codec that
     it asks for. A larger letter gets a batch of its own, compressed unless the topic forbids it.
@@ -185,10 +190,10 @@ async def encode_letters(
     now_ms, max_bytes = wall_clock_ms(), min(rules.max_message_bytes, rules.segment_bytes)
 
     def letter_at(origin: Origin) -> Record:
-        record = records.get(origin.offset)
+        record, reason = records.get(origin.offset), reasons.get(origin.offset)
         if record is None or not contents.timestamp:
-            return letter_of(origin, record, contents, now_ms)
-        return letter_of(origin, record, contents, _allowed(record.timestamp_ms, rules, now_ms))
+            return letter_of(origin, record, contents, now_ms, reason)
+        return letter_of(origin, record, contents, _allowed(record.timestamp_ms, rules, now_ms), reason)
 
     def work() -> list[EncodedBatch]:
         return [
@@ -199,7 +204,7 @@ async def encode_letters(
             for batch in pack(map(letter_at, origins), max_bytes)
         ]
 
-    takes_long = bool(records or rules.codec)
+    takes_long = bool(records or reasons or rules.codec)
     return await trio.to_thread.run_sync(work, limiter=_threads) if takes_long else work()
 
 

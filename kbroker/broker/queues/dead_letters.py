@@ -42,6 +42,7 @@ from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
+from kbroker.broker.queues.dead_letter_work import Work
 from kbroker.broker.queues.dead_letter_writer import (
     NEEDS_KEYS,
     CannotCopy,
@@ -56,6 +57,7 @@ from kbroker.broker.queues.dead_letter_writer import (
     without_key,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
+from kbroker.broker.queues.reasons import drop_reasons, reasons_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
@@ -87,55 +89,6 @@ class DeadLettersStatistics(NamedTuple):
     groups: dict[str, GroupDeadLetters]
 
 
-class _Work:
-    """One share-partition's dead letters.
-
-    - `cursor`: the one in the state store, or on its way there; `saved` is decided when it is there
-    - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
-      to search for them
-    - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
-    - `stuck`: why records cannot be copied at present; their topic keeps them for the group
-    """
-
-    __slots__ = (
-        "closed",
-        "cursor",
-        "is_running",
-        "key",
-        "known",
-        "saved",
-        "stuck",
-        "topic",
-        "uncertain",
-        "woken",
-    )
-
-    def __init__(self, key: Key, topic: str) -> None:
-        self.key = key
-        self.topic = topic
-        self.cursor: DeadLetterCursor | None = None
-        self.saved = Decision()
-        self.known: SharePartition | None = None
-        self.uncertain = False
-        self.stuck: dict[int, str] = {}
-        self.woken = trio.Event()
-        self.is_running = False
-        self.closed = False
-
-    def cursor_saved(self, cursor: DeadLetterCursor, saved: Decision, error: Exception | None) -> None:
-        if error is not None and self.cursor is cursor:
-            self.cursor = None
-        saved.decide(error)
-
-    @property
-    def state_key(self) -> bytes:
-        group_id, (topic_id, partition) = self.key
-        return DeadLetterKey(topic_id, partition, group_id).encode()
-
-    def __str__(self) -> str:
-        return f"{self.key[0]}:{self.topic}-{self.key[1].partition}"
-
-
 class DeadLetters(DeadLetterHooks):
     """Carries out the events of SharePartitions (DeadLetterHooks) in tasks of its own."""
 
@@ -155,7 +108,7 @@ class DeadLetters(DeadLetterHooks):
         self._persister = persister
         self._writer = writer
         self._commits = commits
-        self._works: dict[Key, _Work] = {}
+        self._works: dict[Key, Work] = {}
         self._groups: dict[str, GroupDeadLetters] = {}
         self._background = background
         share_partitions.notify(self)
@@ -221,18 +174,18 @@ class DeadLetters(DeadLetterHooks):
             return DeadLetterCursor(None, name, 0, 0)
         return _cursor_at(topic.partitions[loaded.partition.log.partition % len(topic.partitions)])
 
-    def _put_cursor(self, work: _Work, cursor: DeadLetterCursor) -> None:
+    def _put_cursor(self, work: Work, cursor: DeadLetterCursor) -> None:
         work.cursor, work.saved = cursor, Decision()
         self._commits.submit(
             [(work.state_key, cursor.encode())], partial(work.cursor_saved, cursor, work.saved)
         )
 
-    def _remove_cursor(self, work: _Work) -> None:
+    def _remove_cursor(self, work: Work) -> None:
         if work.cursor is not None:
             work.cursor = None
             self._commits.submit([(work.state_key, None)], _report_left_cursor)
 
-    async def _have_cursor(self, work: _Work, target: Partition) -> None:
+    async def _have_cursor(self, work: Work, target: Partition) -> None:
         """On return a stored cursor covers all later appends to `target`. Raises NoSpace,
         StoreFailed, NotYet."""
         cursor = work.cursor
@@ -253,27 +206,27 @@ class DeadLetters(DeadLetterHooks):
 
     # -- the task of one share-partition
 
-    def _work(self, key: Key) -> _Work:
+    def _work(self, key: Key) -> Work:
         work = self._works.get(key)
         if work is None:
             topic = self._topics.by_id(key[1].topic_id)
-            work = self._works[key] = _Work(key, str(key[1].topic_id) if topic is None else topic.name)
+            work = self._works[key] = Work(key, str(key[1].topic_id) if topic is None else topic.name)
         return work
 
-    def _start(self, work: _Work) -> None:
+    def _start(self, work: Work) -> None:
         work.woken.set()
         if not work.is_running:
             work.is_running = True
             self._background.start(self._run, work)
 
-    def _close(self, work: _Work) -> None:
+    def _close(self, work: Work) -> None:
         """Remove the cursor of a share-partition with nothing left to do."""
         work.closed = True
         self._remove_cursor(work)
         if self._works.get(work.key) is work:
             del self._works[work.key]
 
-    async def _run(self, work: _Work) -> None:
+    async def _run(self, work: Work) -> None:
         retry_s, copy_again_at = FIRST_RETRY_S, math.inf
         while not work.closed:
             work.woken = trio.Event()
@@ -308,7 +261,7 @@ class DeadLetters(DeadLetterHooks):
             if not work.woken.is_set():
                 self._end(work, loaded)
 
-    def _end(self, work: _Work, loaded: LoadedSharePartition) -> None:
+    def _end(self, work: Work, loaded: LoadedSharePartition) -> None:
         """Called after a while with nothing to do: end the work, unless records are still
         ARCHIVING."""
         present = self._share_partitions.find(*work.key)
@@ -321,7 +274,7 @@ class DeadLetters(DeadLetterHooks):
         self._close(work)
         self._share_partitions.retire_unless_used(loaded)
 
-    async def _find(self, work: _Work) -> LoadedSharePartition | None:
+    async def _find(self, work: Work) -> LoadedSharePartition | None:
         """The loaded share-partition; None if it no longer exists. Raises KafkaError."""
         group_id, partition = work.key
         source = self._topics.partition(*partition)
@@ -340,12 +293,15 @@ class DeadLetters(DeadLetterHooks):
                 return None
         return await self._share_partitions.load(group_id, partition)
 
-    async def _turn(self, work: _Work, loaded: LoadedSharePartition) -> bool:
+    async def _turn(self, work: Work, loaded: LoadedSharePartition) -> bool:
         """Write one portion of dead letters; False if there are none. Raises the error that
         prevents it."""
         engine = loaded.engine
         assert engine is not None
+        if work.known is not engine:
+            work.ended.clear()
         await self._save_again(work, loaded, engine)
+        await self._drop_reasons(work, loaded)
         letters = engine.take_dead_letters()
         if not letters:
             return False
@@ -369,7 +325,7 @@ class DeadLetters(DeadLetterHooks):
             work.known, work.uncertain = engine, False
         return True
 
-    async def _save_again(self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+    async def _save_again(self, work: Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         """Save changes whose save has failed; dead letters and another cursor have to wait for
         them. Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
@@ -383,7 +339,7 @@ class DeadLetters(DeadLetterHooks):
             work.uncertain = False
 
     async def _find_written(
-        self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
+        self, work: Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> set[int]:
         """Offsets whose dead letter was written before the share-partition was loaded. Raises
         StoreFailed."""
@@ -404,7 +360,7 @@ class DeadLetters(DeadLetterHooks):
         return found
 
     async def _write(
-        self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
+        self, work: Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> tuple[set[int], Exception | None]:
         """The offsets that are finished, and the error that prevents others. Raises the errors of
         _have_cursor, KafkaError, and CannotCopy if only records that cannot be copied are left."""
@@ -433,7 +389,8 @@ class DeadLetters(DeadLetterHooks):
         if keyless:
             self._counters(work).refuse(str(work), NEEDS_KEYS.format(queue.topic), len(keyless))
             origins = [each for each in origins if each.offset not in keyless]
-        batches = await encode_letters(target.topic.rules, origins, portion.records, queue.contents)
+        reasons = await reasons_of(self._persister, *work.key, [each.offset for each in origins])
+        batches = await encode_letters(target.topic.rules, origins, portion.records, queue.contents, reasons)
         if loaded.gone:
             return set(), None
         written = await self._writer.append(target, batches)
@@ -441,7 +398,7 @@ class DeadLetters(DeadLetterHooks):
         self._counters(work).written(str(work), written, without_copy if queue.contents.key_and_value else 0)
         return written.offsets | keyless, written.error
 
-    def _is_kept_for_groups(self, work: _Work) -> bool:
+    def _is_kept_for_groups(self, work: Work) -> bool:
         """Whether the topic keeps its records only until the group is done with them. Then a dead
         letter without a copy would lose the record."""
         topic = self._topics.by_id(work.key[1].topic_id)
@@ -463,10 +420,11 @@ class DeadLetters(DeadLetterHooks):
         return portion._replace(records=records, unread=unread)
 
     async def _archive(
-        self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
+        self, work: Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
     ) -> None:
         """Make these records ARCHIVED, in memory at once. Raises KafkaError if that cannot be
         saved."""
+        work.ended |= offsets
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
@@ -474,8 +432,15 @@ class DeadLetters(DeadLetterHooks):
             if error is not None:
                 work.uncertain = True
                 raise error
+        await self._drop_reasons(work, loaded)
 
-    def _counters(self, work: _Work) -> GroupDeadLetters:
+    async def _drop_reasons(self, work: Work, loaded: LoadedSharePartition) -> None:
+        """Drop the reasons of records that are saved as ARCHIVED."""
+        ended, work.ended = work.ended, set()
+        if ended and not loaded.gone:
+            await drop_reasons(self._persister, *work.key, ended)
+
+    def _counters(self, work: Work) -> GroupDeadLetters:
         if work.closed:  # Its group may be deleted, and unfinished work must not recreate the counters.
             return GroupDeadLetters()
         return self._groups.setdefault(work.key[0], GroupDeadLetters())

@@ -33,7 +33,7 @@ class LoadedSharePartition:
     __slots__ = (
         "__weakref__", "committed", "engine", "error", "gone", "is_parked_turn", "key", "metrics",
         "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled", "sparse",
-        "to_save", "turns", "visible", "waiters", "walk",
+        "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -63,6 +63,8 @@ class LoadedSharePartition:
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
         """Changes that no client waits for, and that no write has included yet."""
+        self.void_reasons: set[int] = set()
+        """Offsets of which a failed write may have left a reason (share/reasons.py)."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
 

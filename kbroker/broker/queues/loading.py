@@ -23,6 +23,7 @@ from typing import NamedTuple
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time
 from kbroker.broker.queues.parked_left import parks_of
+from kbroker.broker.queues.reasons import drop_void_reasons
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.altering import reset_duration_ms
@@ -97,6 +98,7 @@ async def load_share_partition(
         state, end_offset
     ):
         start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
+    await drop_void_reasons(persister, group_id, key, batches)
     try:
         engine = SharePartition.load(
             settings,
@@ -247,7 +249,7 @@ async def _cut(
         for batch in state.batches
         if batch.first_offset < end_offset
     )
-    request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=state.waiting > 0)
+    request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=persister.parks_records)
     # Stored start offsets never fall, and new batches are merged with stored ones. So the state is
     # recreated, at the same state epoch.
     for result in await persister.initialize(group_id, begin_anew(request)):

@@ -21,6 +21,8 @@ from kbroker.makers import maker
 from kbroker.share.effects import Persist, StateBatch
 from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
+from kbroker.share.reasons import ReasonChange
+from kbroker.share.rejections import without_reasons
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,17 @@ FENCING_CODES = frozenset(
 
 _write_request = maker(
     WriteRequest,
-    tuple[TopicPartition, int, int, int, int, Sequence[StateBatch], Sequence[ParkingChange], int],
+    tuple[
+        TopicPartition,
+        int,
+        int,
+        int,
+        int,
+        Sequence[StateBatch],
+        Sequence[ParkingChange],
+        int,
+        Sequence[ReasonChange],
+    ],
 )
 """A Persist has the same fields, after its token."""
 Save: TypeAlias = tuple[LoadedSharePartition, Persist]
@@ -86,6 +98,8 @@ class Saving:
         for loaded, persist in saves:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
+                if persist.reasons or loaded.void_reasons:
+                    saves, persist = _with_reasons(saves, loaded, persist)
             requests.append(_write_request((loaded.key[1], *persist[1:])))
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
@@ -109,6 +123,8 @@ class Saving:
         engine = loaded.engine
         assert engine is not None
         error: KafkaError | None = None
+        if persist.reasons:
+            _note_void_reasons(loaded, persist, is_saved=result.code is ErrorCode.none)
         if result.code is ErrorCode.none:
             engine.persisted(persist.token)
         else:
@@ -162,6 +178,23 @@ class Saving:
                 partition.partition,
                 error,
             )
+
+
+def _with_reasons(
+    saves: Sequence[Save], loaded: LoadedSharePartition, persist: Persist
+) -> tuple[Sequence[Save], Persist]:
+    """The saves and the Persist, which now also removes reasons that failed writes may have
+    left."""
+    more = persist._replace(reasons=without_reasons(sorted(loaded.void_reasons), persist.reasons))
+    loaded.void_reasons.difference_update(offset for offset, reason in more.reasons if reason is not None)
+    return [(each, more if saved is persist else saved) for each, saved in saves], more
+
+
+def _note_void_reasons(loaded: LoadedSharePartition, persist: Persist, *, is_saved: bool) -> None:
+    if is_saved:
+        loaded.void_reasons.difference_update(offset for offset, reason in persist.reasons if reason is None)
+    else:
+        loaded.void_reasons.update(offset for offset, reason in persist.reasons if reason is not None)
 
 
 def _take_queued(loaded: LoadedSharePartition) -> list[Save]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,9 +35,11 @@ from kbroker.broker.queues.scanner import Scanner
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
-from kbroker.share.effects import AckBatch, ShareSettings
+from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share.reasons import Reason
+from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
 from kbroker.share.share_queries import RanOut
@@ -303,10 +305,14 @@ class SharePartitions:
     # -- acknowledging
 
     async def acknowledge(
-        self, group_id: str, member_id: str, batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]]
+        self,
+        group_id: str,
+        member_id: str,
+        batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]],
+        reasons: Mapping[TopicPartition, Mapping[int, Reason]] | None = None,
     ) -> list[KafkaError | None]:
         """Accept or refuse the list of each partition as a whole. Accepted lists are saved on
-        return. ack_validation has checked them all."""
+        return. ack_validation has checked them all. `reasons`: of rejections, by offset."""
         results: list[KafkaError | None] = []
         saves: list[Save] = []
         to_be_saved: list[int] = []
@@ -328,6 +334,8 @@ class SharePartitions:
                 continue
             self.schedule(loaded)
             if persist is not None:
+                if reasons is not None:
+                    persist = self._with_reasons(persist, partition, acks, reasons)
                 saves.append((loaded, persist))
                 to_be_saved.append(len(results))
             results.append(None)
@@ -341,6 +349,22 @@ class SharePartitions:
                 if refusal is None:
                     metrics.count_acknowledged(acks)
         return results
+
+    def _with_reasons(
+        self,
+        persist: Persist,
+        partition: TopicPartition,
+        acks: Sequence[AckBatch],
+        reasons: Mapping[TopicPartition, Mapping[int, Reason]],
+    ) -> Persist:
+        given = reasons.get(partition, {})
+        found = attached(persist, acks, given) if self._persister.keeps_reasons else ()
+        if len(found) < len(given):
+            logger.debug(
+                "%d reasons of rejections are ignored: no dead letter will have them",
+                len(given) - len(found),
+            )
+        return persist._replace(reasons=found)
 
     def _follow_up(self, loaded: LoadedSharePartition) -> None:
         """A save has ended: records may have been parked, or the share-partition may be settled."""
