@@ -3,7 +3,7 @@
 Only this API answers an unsupported version: with a v0 body, code 35 and its own range (KIP-511).
 An empty or malformed client software name or version is INVALID_REQUEST without ranges. Supported
 features whose minimum is 0 are left out below v4, since older Java clients refuse them
-(KAFKA-17492).
+(KAFKA-17492). Features of kbroker's own are supported ones only: nothing about them is finalised.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kbroker.api import APIS
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import encode_response
+from kbroker.protocol.reject_reasons import FEATURE
 
 API_KEY = 18
 SHARE_VERSION = 2
@@ -24,6 +25,10 @@ FEATURES = (
     ("group.version", 0, 1, 1),
     ("share.version", 0, 2, SHARE_VERSION),
     ("transaction.version", 0, 2, 2),
+)
+OWN_FEATURES = (
+    # name, lowest and highest level supported
+    (FEATURE, 1, 1),
 )
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -41,7 +46,7 @@ def handle(request: Request) -> Message:
         "throttle_time": 0,
         "supported_features": [
             {"name": name, "min_version": first, "max_version": last}
-            for name, first, last, _ in FEATURES
+            for name, first, last in (*(feature[:3] for feature in FEATURES), *OWN_FEATURES)
             if first > 0 or request.version >= 4
         ],
         "finalized_features_epoch": request.broker.generation,

@@ -115,6 +115,7 @@ def by_offset(client: Client) -> dict[int, Reason | None]:
 async def test_a_reason_becomes_headers_of_the_dead_letter(
     connect: Connect, persister: str, version: int
 ) -> None:
+    """DLQ-24, RPC-73"""
     async with connect(config=settings(persister)) as client:
         key = await prepare_dead_letters(client, 5)
         member = Member(client, "M1")

@@ -63,7 +63,7 @@ def test_reasons_reach_the_handler(version: int) -> None:
 
 @BOTH
 def test_unknown_tags_are_skipped_at_every_level(version: int) -> None:
-    """KIP-482. A reason's tag counts at the end of the request only."""
+    """RPC-73. A reason's tag counts at the end of the request only."""
     plain = read(frame(version, b"\0"))
     for tag in (77, TAG):
         unknown = tags((tag, content(ROWS)), UNKNOWN) if tag < 77 else tags(UNKNOWN, (tag, content(ROWS)))
