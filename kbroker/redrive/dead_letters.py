@@ -14,8 +14,9 @@ from kbroker.client.admin import LATEST, Topic, list_offsets
 from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import Bounds, Damage, ignore_damage, read_batches, read_records
 from kbroker.formats.batches import Record
-from kbroker.share.dead_letter import HEADER_PREFIX, MESSAGES, Headers, Origin, origin_of
+from kbroker.share.dead_letter import MESSAGES, Headers, Origin, origin_of, own_headers, reason_of
 from kbroker.share.effects import DeadLetterCause
+from kbroker.share.reasons import Reason
 
 _READ_AHEAD_BYTES = 256 << 10
 CAUSES = {cause.name.lower(): MESSAGES[cause] for cause in DeadLetterCause}
@@ -50,16 +51,12 @@ class DeadLetter(NamedTuple):
         """The record's own headers, if the group keeps them: they follow the dead letter's first
         headers."""
         headers = self.record.headers
-        return headers[sum(1 for _ in _leading(headers)) :]
+        return headers[len(own_headers(headers)) :]
 
-
-def _leading(headers: Headers) -> Iterator[str]:
-    seen: set[str] = set()
-    for name, _ in headers:
-        if not name.startswith(HEADER_PREFIX) or name in seen:
-            return
-        seen.add(name)
-        yield name
+    @property
+    def reason(self) -> Reason | None:
+        """The reason that the client gave when it rejected the record."""
+        return reason_of(self.record.headers)
 
 
 @dataclass(frozen=True)

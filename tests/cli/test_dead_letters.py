@@ -19,7 +19,8 @@ from kbroker.client.topic_logs import bounds, read_batches
 from kbroker.formats.batches import Record
 from kbroker.formats.compression import Codec
 from kbroker.redrive.dead_letters import CAUSES as client_causes
-from kbroker.share.dead_letter import Origin, headers_of
+from kbroker.share.dead_letter import Origin, headers_of, reason_headers
+from kbroker.share.reasons import Reason
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import PATIENCE_S, Command
 from tests.cli.dead_letter_topics import EXHAUSTED, PARTITIONS, REJECTED, append, fill, mark, read, redriven
@@ -76,6 +77,37 @@ def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
     )
     assert command("dead-letters", "list", "nowhere") == (REFUSED, "", "kbroker: there is no topic nowhere\n")
     assert command("dead-letters", "list", letters, "--at", "0-1").code == USAGE
+
+
+REASON = Reason("ValueError", "no such size\x1b", "Traceback\n  line 1\nValueError: no such size")
+
+
+def test_reasons_of_rejections(broker: RunningBroker, command: Command, topic: str) -> None:
+    """They are shown, and a redrive leaves them out like the other headers of the dead letter."""
+    letters = fill(broker, topic, 1)
+    origin, own = Origin(topic, 0, 0, "workers", 1, REJECTED), (("own", b"header"),)
+    headers = headers_of(origin) + reason_headers(REASON)
+    append(broker, letters, 0, [Record(0, 5_000, None, b"job", headers + own)])
+    append(broker, letters, 0, [Record(0, 5_000, None, b"again", headers_of(origin) + headers + own)])
+    listed = command("dead-letters", "list", letters, "--at", "0:2", "--at", "0:3")
+    assert "REASON" in listed.lines[0]
+    assert "ValueError: no such size\\x1b" in listed.lines[1]
+    assert "ValueError" not in listed.lines[2]
+    rows = command("dead-letters", "list", letters, "--json").json
+    assert [row["reason"] for row in rows if row["partition"] == 0] == [None, None, REASON._asdict(), None]
+    shown = command("dead-letters", "show", letters, "0:2").lines
+    at = shown.index("reason          ValueError: no such size\\x1b")
+    assert shown[at + 1 : at + 4] == [
+        "traceback       Traceback",
+        "                  line 1",
+        "                ValueError: no such size",
+    ]
+    places = ["--at", "0:2", "--at", "0:3"]
+    assert command("dead-letters", "redrive", letters, "--name", "r", *places).code == OK
+    sent = read(broker, topic)[0][-2:]
+    assert [each.value for each in sent] == [b"job", b"again"]
+    assert [name for name, _ in sent[0].headers[:-1]] == ["own"]
+    assert sent[1].headers[:-1] == headers + own
 
 
 def test_records_that_are_no_dead_letters_are_left_out(

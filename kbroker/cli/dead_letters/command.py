@@ -68,9 +68,22 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Bootstr
             return
         rows = _rows(letters, redriven)
     if rows:
-        print_table(("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"), rows)
+        print_table(*_without_empty_reasons(_HEADINGS, rows))
     else:
         say(f"there are no matching dead letters in {topic}")
+
+
+_HEADINGS = ("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REASON", "REDRIVEN", "VALUE")
+
+
+def _without_empty_reasons(
+    headings: tuple[str, ...], rows: list[tuple[Cell, ...]]
+) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
+    """Only clients of kbroker's own give reasons."""
+    at = headings.index("REASON")
+    if any(row[at] is not None for row in rows):
+        return headings, rows
+    return headings[:at] + headings[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
 def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -> list[tuple[Cell, ...]]:
@@ -82,6 +95,7 @@ def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -
             letter.origin.group_id,
             letter.origin.delivery_count,
             letter.cause,
+            _reason_in_brief(letter),
             redriven.get((letter.partition, letter.offset)),
             preview(letter.record.value),
         )
@@ -205,7 +219,7 @@ def _tell_all(lines: Iterable[str]) -> None:
 
 
 def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
-    origin = letter.origin
+    origin, reason = letter.origin, letter.reason
     return {
         "partition": letter.partition,
         "offset": letter.offset,
@@ -215,10 +229,28 @@ def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> 
         "delivery_count": origin.delivery_count,
         "cause": letter.cause,
         "message": origin.message,
+        "reason": reason and reason._asdict(),
         "redriven_by": redriven.get((letter.partition, letter.offset)),
         **text_fields("key", letter.record.key),
         **text_fields("value", letter.record.value),
     }
+
+
+def _reason_in_brief(letter: DeadLetter) -> str | None:
+    reason = letter.reason
+    return None if reason is None else preview(": ".join(filter(None, reason[:2])).encode())
+
+
+def _reason_lines(reason: dict[str, str] | None) -> list[tuple[str, str]]:
+    if reason is None:
+        return []
+    texts = [("reason", ": ".join(filter(None, (reason["type"], reason["message"]))))]
+    texts += [("traceback", reason["traceback"])]
+    return [
+        ("" if number else name, line)
+        for name, text in texts
+        for number, line in enumerate(text.splitlines())
+    ]
 
 
 def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -231,6 +263,7 @@ def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("group", values["group"]),
         ("deliveries", str(values["delivery_count"])),
         ("cause", f"{values['cause']} ({values['message']})"),
+        *_reason_lines(values["reason"]),
         ("redriven by", values["redriven_by"] or "-"),
         *_contents("", values),
     ]
