@@ -2,10 +2,12 @@
 each call has been tried.
 
 A round has its own topic, group and dead letter queue, which the broker creates on demand. Some
-records are rejected and one is released until its delivery limit. Meanwhile the broker gets kill -9
+records are rejected, most of them for a reason, and one is released until its delivery limit.
+Meanwhile the broker gets kill -9
 (tests/powercut/recorder/faults.c) before its n-th call that changes a file. In every other round it
 gets a second one while it starts or makes up for the first. Afterwards each of the records must be
-in the queue once, with its value, and the group must be past them.
+in the queue once, with its value and the reason of its last rejection, and the group must be past
+them.
 
 The calls are counted from the consumer's first request. They are all calls of the flow: the write
 that makes records ARCHIVING, with the cursor; its sync; creating the topic; appending the dead
@@ -18,9 +20,10 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from uuid import UUID
 
@@ -28,22 +31,33 @@ from kbroker import plugins
 from kbroker.client import admin
 from kbroker.client.rpc import BrokerUnreachable, Connection
 from kbroker.formats.batches import Record, build_batch, iter_headers, iter_records
-from kbroker.formats.state import DeadLetterKey, share_partition_prefix
-from kbroker.share.dead_letter import Origin, origin_of
+from kbroker.formats.parked_records import REASON
+from kbroker.formats.state import DeadLetterKey, ParkedKey, read_entries, share_partition_prefix
+from kbroker.share.dead_letter import Origin, origin_of, reason_of
+from kbroker.share.reasons import Reason
 from kbroker.share_state.loading import load
 from kbroker.storage.spi import StateReader
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import Faults, Recording
+from tests.reject_reasons import with_reasons
 
-REJECTED, EXHAUSTED, RECORDS = {1, 4}, {2}, 6
+REJECTED, EXHAUSTED, RECORDS = {1, 4, 5}, {2}, 6
+WITHOUT_REASON = 4
+"""It is rejected for a reason every other time only."""
 POISON = REJECTED | EXHAUSTED
 ACCEPT, RELEASE, REJECT = 1, 2, 3
+ACKNOWLEDGE_KEY, ACKNOWLEDGE_VERSION = 79, 2
 FINAL_STATES = {2, 4}
 MEMBER = "m"
 PATIENCE_S = 60.0
 NEVER = 1 << 40
-CONFIG = {**FAST_CONFIG, "errors.deadletterqueue.auto.create.topics.enable": "true"}
+_rejections = count()
+
+
+def config_for(persister: str) -> dict[str, str]:
+    create = {"errors.deadletterqueue.auto.create.topics.enable": "true"}
+    return {**FAST_CONFIG, **create, "kbroker.persister": persister}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,8 @@ class Round:
 
     number: int
     topic_id: UUID
+    given: dict[int, Reason | None] = field(default_factory=dict)
+    """The reason of the last rejection that was sent, by offset."""
 
     @property
     def topic(self) -> str:
@@ -69,6 +85,14 @@ class Round:
     def value_of(offset: int) -> bytes:
         return b"record %d" % offset
 
+    def reasons_for(self, offsets: Sequence[int]) -> dict[int, Reason]:
+        """For the next rejection of these offsets: another one each time."""
+        for offset in offsets:
+            number = next(_rejections)
+            reason = Reason("ValueError", f"rejection {number}", f"Traceback\n{'line' * 1000}\n{number}")
+            self.given[offset] = None if offset == WITHOUT_REASON and number % 2 else reason
+        return {offset: reason for offset in offsets if (reason := self.given[offset]) is not None}
+
 
 @dataclass(slots=True)
 class Rounds:
@@ -78,6 +102,7 @@ class Rounds:
     faults: Faults
     engine: str
     chooser: random.Random
+    persister: str = "default"
     rounds: list[Round] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
 
@@ -184,7 +209,8 @@ class Rounds:
         self.wait_for_cursors()
         self.broker.stop()
         with self._state() as store:
-            for round_ in self.rounds:
+            assert self.persister != "default" or _reasons_in(store) == []
+            for round_ in self.rounds if self.persister == "default" else ():
                 state = load(store.scan(share_partition_prefix(round_.group, round_.topic_id, 0)))
                 assert state is not None
                 final = [batch for batch in state.merged_batches() if batch.state in FINAL_STATES]
@@ -214,6 +240,11 @@ class Rounds:
             store.close()
 
 
+def _reasons_in(store: StateReader) -> list[ParkedKey]:
+    found = read_entries(store.scan(ParkedKey.namespace))
+    return [key for key, _ in found if isinstance(key, ParkedKey) and key.kind == REASON]
+
+
 def produce(connection: Connection, round_: Round) -> None:
     batch = build_batch(
         Record(0, time.time_ns() // 1_000_000, None, round_.value_of(offset)) for offset in range(RECORDS)
@@ -235,6 +266,7 @@ def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
     assert answer.error_code == 0, answer
     runs = [run for topic in answer.responses for row in topic.partitions for run in row.acquired_records]
     offsets = [offset for run in runs for offset in range(run.first_offset, run.last_offset + 1)]
+    reasons = round_.reasons_for([offset for offset in offsets if offset in REJECTED])
     kinds = [
         REJECT if offset in REJECTED else RELEASE if offset in EXHAUSTED else ACCEPT for offset in offsets
     ]
@@ -243,10 +275,15 @@ def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
         for offset, kind in zip(offsets, kinds, strict=True)
     ]
     rows = [{"partition_index": 0, "acknowledgement_batches": acks}]
-    answer = connection.call(
-        "share_acknowledge", 2, **session, share_session_epoch=epoch + 1, is_renew_ack=False,
-        topics=[{"topic_id": round_.topic_id, "partitions": rows}],
-    )  # fmt: skip
+    fields = {
+        **session, "share_session_epoch": epoch + 1, "is_renew_ack": False,
+        "topics": [{"topic_id": round_.topic_id, "partitions": rows}],
+    }  # fmt: skip
+    frame = connection.encode(ACKNOWLEDGE_KEY, ACKNOWLEDGE_VERSION, fields)[4:]
+    if reasons:
+        frame = with_reasons(frame, [(round_.topic_id, 0, *each) for each in reasons.items()])
+    connection.send_raw(len(frame).to_bytes(4, "big") + frame)
+    answer = connection.read_response(ACKNOWLEDGE_KEY, ACKNOWLEDGE_VERSION)
     assert answer.error_code == 0, answer
     return set(offsets)
 
@@ -276,19 +313,20 @@ def found(connection: Connection, round_: Round) -> dict[int, int]:
         )
         assert origin == Origin(round_.topic, 0, origin.offset, round_.group, origin.delivery_count, message)
         assert letter.value == round_.value_of(origin.offset)
+        assert reason_of(letter.headers) == round_.given.get(origin.offset), origin
     return dict(Counter(origin.offset for origin in origins if origin is not None))
 
 
 @contextmanager
-def rounds_on(home: Path, engine: str, seed: int) -> Iterator[Rounds]:
+def rounds_on(home: Path, engine: str, seed: int, persister: str = "default") -> Iterator[Rounds]:
     """A running broker under the recorder; stopped afterwards."""
     (home / "data").mkdir()
     faults = Faults(home / "faults")
     recording = Recording(home / "data", home / "record.log", faults=faults)
-    broker = RecordedBroker(home, recording, storage=engine, config=CONFIG)
+    broker = RecordedBroker(home, recording, storage=engine, config=config_for(persister))
     broker.start()
     try:
-        yield Rounds(broker, faults, engine, random.Random(seed))
+        yield Rounds(broker, faults, engine, random.Random(seed), persister)
     finally:
         faults.disarm()
         broker.kill9()

@@ -1,5 +1,5 @@
-"""kill -9 before every system call of the dead letter flow, on every engine: each poison record is
-in the queue exactly once."""
+"""kill -9 before every system call of the dead letter flow, on every engine and with both
+persisters: each poison record is in the queue exactly once, with the reason of its rejection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.dead_letter_rounds import Rounds, rounds_on
+from tests.crash.dead_letter_rounds import POISON, Rounds, rounds_on
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
 ROUNDS = 50
 FEWEST_CALLS = 18
-"""No engine has fewer in a round: RocksDB has 20 to 24, the others 28 to 38."""
+PERSISTERS = pytest.mark.parametrize("persister", ["default", "control-records"])
 
 
 def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress) -> None:
@@ -25,28 +25,30 @@ def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress
     assert rounds.kills["flow"] >= len(points) * 0.9, "the flow has fewer calls than were counted"
     rounds.judge()
     progress.count(
-        dead_letters=3 * len(rounds.rounds),
+        dead_letters=len(POISON) * len(rounds.rounds),
         **{f"kills_in_the_{where}": count for where, count in rounds.kills.items()},
     )
 
 
+@PERSISTERS
 @pytest.mark.parametrize("engine", ENGINES)
-def test_poison_is_in_the_queue_once(engine: str, tmp_path: Path, progress: Progress) -> None:
+def test_poison_is_in_the_queue_once(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
     """DLQ-32, DLQ-14, DLQ-20"""
     number = ENGINES.index(engine)
     points = [(4 + 7 * number, None), (28 - 5 * number, 20 + 9 * number)]
-    with rounds_on(tmp_path, engine, seed=1) as rounds:
+    with rounds_on(tmp_path, engine, seed=1, persister=persister) as rounds:
         run(rounds, points, progress)
 
 
 @pytest.mark.full
+@PERSISTERS
 @pytest.mark.parametrize("engine", ENGINES)
 def test_poison_is_in_the_queue_once_over_many_rounds(
-    engine: str, tmp_path: Path, progress: Progress
+    engine: str, persister: str, tmp_path: Path, progress: Progress
 ) -> None:
     """Before every call. Every other time a second kill follows: during the start, or while the
     broker makes up for the first."""
-    with rounds_on(tmp_path, engine, seed=2) as rounds:
+    with rounds_on(tmp_path, engine, seed=2, persister=persister) as rounds:
         calls = min(rounds.calls_of_one() for _ in range(2))
         assert FEWEST_CALLS <= calls <= ROUNDS
         start = rounds.calls_of_start()

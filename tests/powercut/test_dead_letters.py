@@ -1,16 +1,17 @@
 """Power cuts in the dead letter flow: whatever a cut leaves of both stores, each poison record is
-in the queue exactly once."""
+in the queue exactly once, with the reason of its rejection."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbroker.testing.broker import RunningBroker
-from tests.crash.dead_letter_rounds import CONFIG, Rounds, rounds_on
+from tests.crash.dead_letter_rounds import Rounds, config_for, rounds_on
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 from tests.powercut.disk import Disk, save
@@ -24,10 +25,10 @@ def engines(quick: str) -> list[Any]:
     ]
 
 
-def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
+def record(home: Path, engine: str, persister: str) -> tuple[Rounds, list[Entry], int]:
     """A broker through one round; returns the log of its file operations, and its length before the
     first fetch."""
-    with rounds_on(home, engine, seed=0) as rounds:
+    with rounds_on(home, engine, seed=0, persister=persister) as rounds:
         round_ = rounds.begin()
         before = len(list(read_log(home / "record.log")))
         rounds.work(round_)
@@ -37,26 +38,28 @@ def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
 
 def judge(recorded: Rounds, home: Path) -> None:
     """Start a broker on the state in `home` and finish the round."""
-    broker = RunningBroker(home, storage=recorded.engine, config=CONFIG)
+    broker = RunningBroker(home, storage=recorded.engine, config=config_for(recorded.persister))
     broker.start()
     try:
-        rounds = Rounds(broker, recorded.faults, recorded.engine, recorded.chooser, recorded.rounds)
-        rounds.work(recorded.rounds[0])
+        round_ = replace(recorded.rounds[0], given=dict(recorded.rounds[0].given))
+        rounds = replace(recorded, broker=broker, rounds=[round_])
+        rounds.work(round_)
         rounds.judge()
     finally:
         broker.kill9()
 
 
+@pytest.mark.parametrize("persister", ["default", "control-records"])
 @pytest.mark.parametrize(
     ("engine", "count"),
     [*engines("lmdb"), *(pytest.param(each, 60, marks=pytest.mark.full) for each in ENGINES)],
 )
 def test_poison_is_in_the_queue_once_after_a_power_cut(
-    engine: str, count: int, home: Path, progress: Progress
+    engine: str, count: int, persister: str, home: Path, progress: Progress
 ) -> None:
     """DLQ-32"""
     progress.begin(f"dead letters, {engine}", "cut", count)
-    rounds, entries, before = record(home, engine)
+    rounds, entries, before = record(home, engine, persister)
     chooser = random.Random(count)
     positions = sorted(chooser.randint(before, len(entries)) for _ in range(count))
     disk, done = Disk(names_by_fsync=lambda path: "rocksdb/" in path), 0
