@@ -11,7 +11,7 @@ from tests.crash.dead_letter_rounds import POISON, Rounds, rounds_on
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
-ROUNDS = 50
+ROUNDS = 80
 FEWEST_CALLS = 18
 PERSISTERS = pytest.mark.parametrize("persister", ["default", "control-records"])
 
