@@ -20,9 +20,12 @@ from kbroker.share.dead_letter import (
     letter_of,
     offsets_found,
     origin_of,
+    own_headers,
     pack,
+    reason_of,
 )
 from kbroker.share.effects import DeadLetterCause
+from kbroker.share.reasons import Reason
 from kbroker.share.runs import runs_of
 
 ORIGIN = Origin("orders", 3, 4711, "wörkers", 5, "Offset rejected by client.")
@@ -103,6 +106,23 @@ sources = st.builds(
     st.lists(st.tuples(texts, contents), max_size=3).map(tuple),
 )
 all_contents = st.builds(Contents, st.booleans(), st.booleans(), st.booleans())
+
+
+def test_reasons_follow_the_six_headers() -> None:
+    reason, user = Reason("E", "", "tb"), ("__kbroker.error.type", b"a producer's")
+    source = SOURCE._replace(headers=(user,))
+    letter = letter_of(ORIGIN, source, Contents(headers=True), 9, reason)
+    added = (("__kbroker.error.type", b"E"), ("__kbroker.error.traceback", b"tb"))
+    assert letter.headers == (*headers_of(ORIGIN), *added, user)
+    assert own_headers(letter.headers) == (*headers_of(ORIGIN), *added)
+    assert reason_of(letter.headers) == reason
+    again = letter_of(ORIGIN, letter, Contents(headers=True), 10)
+    assert again.headers == (*headers_of(ORIGIN), *letter.headers)
+    assert reason_of(again.headers) is None, "the older one is not of the last time"
+    assert reason_of(headers_of(ORIGIN)) is None
+    assert letter_of(ORIGIN, None, Contents(), 9, Reason("", "", "")).headers == headers_of(ORIGIN)
+
+
 letters = st.builds(letter_of, origins, st.none() | sources, all_contents, st.integers(0, 1 << 50))
 
 
