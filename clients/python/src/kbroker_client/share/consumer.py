@@ -236,6 +236,7 @@ class ShareConsumer:
         await anyio.lowlevel.checkpoint()
         while True:
             self._raise_errors()
+            self._report()
             if records := self._taken(most):
                 return records
             self._news = anyio.Event()
