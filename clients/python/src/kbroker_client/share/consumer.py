@@ -131,6 +131,7 @@ class ShareConsumer:
         self._news = anyio.Event()
         self._is_woken = False
         self._is_polling = False
+        self._is_stopping = False
         self._is_closed = False
         self._background = Background()
 
@@ -267,6 +268,11 @@ class ShareConsumer:
         self._is_woken = True
         self._news.set()
 
+    def stop_fetching(self) -> None:
+        """Ask for no more records, for ever: polls return those that are on their way only. For a
+        worker that finishes its jobs before it closes the consumer."""
+        self._is_stopping = True
+
     # -- acknowledgements
     # ----------------------------------------------------------------------------------------------
 
@@ -396,7 +402,7 @@ class ShareConsumer:
     # ----------------------------------------------------------------------------------------------
 
     def limits(self, session: ShareSession) -> Limits | None:
-        if not self._wanted or self._ready or self._is_closed:
+        if not self._wanted or self._ready or self._is_closed or self._is_stopping:
             return None
         if self._acquire is Acquire.RECORD_LIMIT:
             if self._fetching not in (None, session.node):
