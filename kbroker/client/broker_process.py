@@ -263,6 +263,17 @@ class RunningBroker:
         with self.connect() as connection:
             admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
 
+    def create_queue(self, name: str, group_config: Mapping[str, str] | None = None) -> None:
+        """A work queue, as `kbroker queues create` makes it. `group_config`: settings of its share
+        group that differ from a new queue's, such as {"kbroker.queue.prefetch": "8"}. Raises
+        KafkaError and QueueRefused."""
+        from kbroker.client.queues.plan import plan
+        from kbroker.client.queues.settings import Part, Wish
+
+        with self.connect() as connection:
+            for step in plan(connection, Wish(name, configs={Part.GROUP: group_config or {}})).steps:
+                step.run(connection)
+
     def connect(self, *, client_id: str = "test", timeout_s: float = 30.0) -> Connection:
         """Raises BrokerUnreachable."""
         return self._connected(client_id, timeout_s, self.security)
