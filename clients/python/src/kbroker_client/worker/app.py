@@ -1,0 +1,187 @@
+"""An App: the tasks of a program, and the connection over which their jobs are sent.
+
+    app = App("127.0.0.1:9092")
+
+    @app.task(queue="emails", concurrency=8, timeout=60, retries=5, reject_on=(ValueError,))
+    async def emails(payload, job):
+        ...
+
+    async with app:
+        await emails.send({"to": "ann@example.com"}, delay=30)
+
+    if __name__ == "__main__":
+        app.run()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
+
+from ..errors import IllegalState
+from ..security import PLAINTEXT, Security
+from .hooks import Around, Hook, Hooks, SendHeaders
+from .sending import Sender
+from .serializers import JSON, Serializer
+from .task import TIMEOUT_S, Task, checked_options
+
+if TYPE_CHECKING:
+    from .testing import TestWorker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_ENVIRONMENT: Final = "KBROKER_BOOTSTRAP"
+DRAIN_S: Final = 30.0
+
+
+class App:
+    """- `bootstrap`: addresses of brokers; by default those of the environment variable
+    KBROKER_BOOTSTRAP, or 127.0.0.1:9092
+    - `client_id`: how brokers name this program in logs and quotas
+
+    `async with app` connects, so that jobs can be sent. A worker does that itself.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | None = None,
+        *,
+        security: Security = PLAINTEXT,
+        client_id: str = "kbroker-worker",
+    ) -> None:
+        self.bootstrap: str | Sequence[str] = (
+            bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
+        )
+        self.security = security
+        self.client_id = client_id
+        self.hooks = Hooks()
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """By their queues."""
+        self._sender: Sender | None = None
+
+    # -- tasks and hooks
+    # ----------------------------------------------------------------------------------------------
+
+    def task(
+        self,
+        *,
+        queue: str,
+        topic: str | None = None,
+        concurrency: int = 1,
+        timeout: float | timedelta = TIMEOUT_S,
+        retries: int | None = None,
+        reject_on: Iterable[type[BaseException]] = (),
+        serializer: Serializer = JSON,
+        mode: str | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Makes a function the task of a queue. It takes the payload, or the payload and the Job.
+
+        - `queue`: one task has it; another app may have the same queue
+        - `topic`: for a second group over the jobs of another queue, which is named here
+        - `concurrency`: jobs at a time in one worker; at most the queue's `prefetch`, unless that
+          is 0
+        - `timeout`: seconds; then a job is cancelled, or its process killed, and counts as failed.
+          A thread cannot be ended, so it continues while the job is delivered again
+        - `retries`: a job is run at most this often + 1, and then rejected with its last error.
+          By default as often as the queue delivers it
+        - `reject_on`: exceptions after which no further delivery can help
+        - `mode`: of plain functions, "thread" or "process"
+        """
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            if queue in self.tasks:
+                raise ValueError(f"the queue {queue} has the task {self.tasks[queue].name} already")
+            options = checked_options(
+                function, queue=queue, topic=topic, concurrency=concurrency, timeout=timeout,
+                retries=retries, reject_on=reject_on, serializer=serializer, mode=mode,
+            )  # fmt: skip
+            made = Task(self, function, options)
+            self.tasks[queue] = made
+            return made
+
+        return decorate
+
+    def on_start(self, hook: Hook) -> Hook:
+        return self._hook("on_start", hook)
+
+    def on_success(self, hook: Hook) -> Hook:
+        return self._hook("on_success", hook)
+
+    def on_retry(self, hook: Hook) -> Hook:
+        return self._hook("on_retry", hook)
+
+    def on_reject(self, hook: Hook) -> Hook:
+        return self._hook("on_reject", hook)
+
+    def on_lock_lost(self, hook: Hook) -> Hook:
+        return self._hook("on_lock_lost", hook)
+
+    def _hook(self, name: str, hook: Hook) -> Hook:
+        self.hooks.add(name, hook)
+        return hook
+
+    def around(self, around: Around) -> Around:
+        """`around(job)` makes a context manager in which the job runs."""
+        self.hooks.around.append(around)
+        return around
+
+    def send_headers(self, headers: SendHeaders) -> SendHeaders:
+        """`headers()` is called for each job that is sent."""
+        self.hooks.send_headers.append(headers)
+        return headers
+
+    # -- sending
+    # ----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._sender is not None:
+            raise IllegalState("the app is connected already")
+        self._sender = await self.new_sender().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sender, self._sender = self.sender, None
+        await sender.__aexit__(kind, error, trace)
+
+    def new_sender(self) -> Sender:
+        return Sender(self.bootstrap, self.client_id, self.security, self.hooks)
+
+    @property
+    def sender(self) -> Sender:
+        """Raises IllegalState outside of `async with app`."""
+        if self._sender is None:
+            raise IllegalState("the app is not connected: use `async with app`, or send_blocking")
+        return self._sender
+
+    # -- running
+    # ----------------------------------------------------------------------------------------------
+
+    def run(self, *, loop: str = "asyncio", queues: Iterable[str] = (), drain: float = DRAIN_S) -> None:
+        """A worker for these queues, or for all: until SIGTERM or SIGINT. Raises SystemExit with
+        one line if it cannot start."""
+        from .service import run
+
+        run(self, loop=loop, queues=queues, drain=drain)
+
+    async def serve(self, *, queues: Iterable[str] = (), drain: float = DRAIN_S) -> None:
+        """The same within a program that has a loop; it handles no signals and ends when it is
+        cancelled: then running jobs are cancelled and released."""
+        from .service import Service
+
+        async with self:
+            await Service(self, queues=queues, drain=drain).run()
+
+    def testing(
+        self, bootstrap: str | Sequence[str], *, security: Security = PLAINTEXT
+    ) -> AbstractAsyncContextManager[TestWorker]:
+        """A worker for tests, at another broker: see TestWorker."""
+        from .testing import testing
+
+        return testing(self, bootstrap, security)

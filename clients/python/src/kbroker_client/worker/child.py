@@ -1,0 +1,90 @@
+"""The process in which jobs run: python -m kbroker_client.worker.child
+
+Messages are pickles after their length (4 bytes), on standard input and output. What jobs print
+goes to standard error. The end of the input means that the worker has died: the process ends at
+once, in the middle of a job too, because the job is delivered again.
+
+SIGTERM and SIGINT are the worker's business: systemd sends them to every process of a service.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pickle
+import queue
+import runpy
+import signal
+import struct
+import sys
+import threading
+from typing import Any, BinaryIO, Final
+
+from .job import Job
+from .policies import Failure, Kind, failure_of, reason
+from .processes import Hello
+from .task import Task
+
+_SIZE: Final = struct.Struct(">I")
+
+
+def main() -> None:
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, messages), daemon=True).start()
+    hello: Hello = messages.get()
+    if hello.log_level is not None:
+        logging.basicConfig(level=hello.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    task = _find(hello)
+    _answer(answers, None)
+    while True:
+        job: Job = messages.get()
+        _answer(answers, _run(task, job))
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Not SIG_IGN, which programs that a job starts would inherit."""
+
+
+def _read(requests: BinaryIO, messages: queue.SimpleQueue[Any]) -> None:
+    while head := requests.read(_SIZE.size):
+        messages.put(pickle.loads(requests.read(*_SIZE.unpack(head))))
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _answer(answers: BinaryIO, failure: Failure | None) -> None:
+    data = pickle.dumps(failure)
+    answers.write(_SIZE.pack(len(data)) + data)
+    answers.flush()
+
+
+def _run(task: Task[..., Any], job: Job) -> Failure | None:
+    try:
+        task.function(*task.arguments(task.read(job.value), job))
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            return Failure(Kind.ERROR, reason("SystemExit", f"the job called exit({error.code!r})"))
+        return failure_of(error, task.options.reject_on)._replace(error=None)
+    return None
+
+
+def _find(hello: Hello) -> Task[..., Any]:
+    sys.path[:] = hello.path
+    if hello.module is not None:
+        found = vars(importlib.import_module(hello.module))
+    else:
+        found = runpy.run_path(hello.file or "", run_name="__mp_main__")
+    for each in found.values():
+        if isinstance(each, Task) and each.queue == hello.queue:
+            return each
+    raise SystemExit(f"{hello.module or hello.file} has no task of the queue {hello.queue} at module level")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Jobs in processes, which can be killed. A process does one job after another (child.py).
+
+It leads a session of its own: Ctrl-C at the terminal reaches the worker only, and killing a job's
+process takes along what the job has started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from .job import Job
+from .policies import Failure
+
+if TYPE_CHECKING:
+    from .task import Task
+
+_SIZE: Final = struct.Struct(">I")
+_CHILD: Final = "kbroker_client.worker.child"
+
+
+class ProcessDied(Exception):
+    """A job's process ended without an answer."""
+
+
+class Hello(NamedTuple):
+    """The first message to a process: where its task is. `module` or `file`: what defines it."""
+
+    path: list[str]
+    module: str | None
+    file: str | None
+    queue: str
+    log_level: int | None
+
+
+def hello_of(task: Task[..., Any]) -> Hello:
+    module: str | None = task.function.__module__
+    file = None
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = spec.name if spec is not None else None
+        file = None if module else os.path.abspath(main.__file__ or "")
+    root = logging.getLogger()
+    return Hello(list(sys.path), module, file, task.queue, root.level if root.handlers else None)
+
+
+class _Running:
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._answers = BufferedByteReceiveStream(process.stdout)
+
+    @classmethod
+    async def start(cls, hello: Hello) -> Self:
+        process = await anyio.open_process(
+            [sys.executable, "-m", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)},
+            start_new_session=True,
+        )
+        started = cls(process)
+        try:
+            await started.call(hello)
+        except BaseException:
+            await started.kill()
+            raise
+        return started
+
+    async def call(self, message: object) -> Failure | None:
+        """Raises ProcessDied."""
+        assert self._process.stdin is not None
+        data = pickle.dumps(message)
+        try:
+            await self._process.stdin.send(_SIZE.pack(len(data)) + data)
+            (size,) = _SIZE.unpack(await self._answers.receive_exactly(_SIZE.size))
+            answer: Failure | None = pickle.loads(await self._answers.receive_exactly(size))
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as error:
+            code = await self._process.wait()
+            how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+            raise ProcessDied(f"the process of the job ended with {how}") from error
+        return answer
+
+    async def kill(self) -> None:
+        with anyio.CancelScope(shield=True):
+            with suppress(ProcessLookupError):  # It has ended, and so has all that it had started.
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.aclose()
+
+
+class Processes:
+    """The processes of one task."""
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        self._hello = hello_of(task)
+        self._idle: list[_Running] = []
+        self.left = 0
+
+    async def run(self, job: Job) -> Failure | None:
+        """A cancellation kills the process. Raises ProcessDied."""
+        process = self._idle.pop() if self._idle else await _Running.start(self._hello)
+        try:
+            failure = await process.call(job)
+        except BaseException:
+            await process.kill()
+            raise
+        self._idle.append(process)
+        return failure
+
+    async def aclose(self) -> None:
+        while self._idle:
+            await self._idle.pop().kill()

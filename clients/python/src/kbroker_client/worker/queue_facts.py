@@ -1,0 +1,110 @@
+"""What a worker must know of a queue before it starts, read from the broker: whether the queue
+exists, how often it delivers a job, and what it can do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from .._shared.errors import ErrorCode, KafkaError
+from ..cluster import Cluster, Topic
+from ..connection import Connection
+from ..errors import ClientError
+from ..share.wire import REASON_FEATURE
+
+logger = logging.getLogger(__name__)
+
+_GROUP: Final = 32
+_BROKER: Final = 4
+_GROUP_LIMIT: Final = "share.delivery.count.limit"
+_BROKER_LIMIT: Final = "group.share.delivery.count.limit"
+_PREFETCH: Final = "kbroker.queue.prefetch"
+_SCHEDULING: Final = "kbroker.queue.scheduling"
+_ORDERING: Final = "kbroker.queue.ordering"
+_MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+
+
+class QueueMissing(ClientError):
+    """The queue does not exist."""
+
+
+class SchedulingOff(ClientError):
+    """The queue does not delay jobs."""
+
+
+class Facts(NamedTuple):
+    """Of a queue.
+
+    - `delivery_limit`: deliveries before the broker gives a job up; None: it does not say
+    - `prefetch`: jobs that a worker holds at a time; 0: no limit
+    - `takes_reasons`: the broker stores the reason of a reject with the dead letter
+    """
+
+    delivery_limit: int | None
+    prefetch: int
+    is_scheduling: bool
+    is_ordered: bool
+    takes_reasons: bool
+
+
+async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
+    """Raises QueueMissing, BrokerUnreachable and KafkaError."""
+    found = await _find(cluster, queue, topic)
+    leader = next((node for node in found.leaders if node >= 0), None)
+    if leader is None:
+        raise KafkaError(ErrorCode.leader_not_available, f"the queue {queue} has no leader at the moment")
+    connection = await cluster.connect_to(leader)
+    try:
+        group = await _configs(connection, _GROUP, queue)
+        limit = group.get(_GROUP_LIMIT)
+        if limit is None:
+            limit = (await _configs(connection, _BROKER, str(leader))).get(_BROKER_LIMIT)
+    finally:
+        await connection.close()
+    return Facts(
+        delivery_limit=int(limit) if limit else None,
+        prefetch=int(group.get(_PREFETCH) or 0),
+        is_scheduling=group.get(_SCHEDULING) == "true",
+        is_ordered=group.get(_ORDERING) == "key",
+        takes_reasons=REASON_FEATURE in connection.served.features,
+    )
+
+
+async def check_scheduling(cluster: Cluster, queue: str, topic: str) -> None:
+    """Raises SchedulingOff, and as `look`."""
+    if not (await look(cluster, queue, topic)).is_scheduling:
+        raise SchedulingOff(
+            f"the queue {queue} does not delay jobs ({_SCHEDULING}): "
+            f"kbroker queues create {queue} --scheduling true --update"
+        )
+
+
+async def _find(cluster: Cluster, queue: str, topic: str) -> Topic:
+    refused = (await cluster.refresh([topic])).get(topic)
+    found = cluster.topic(topic)
+    if found is not None:
+        return found
+    if refused in _MISSING:
+        raise QueueMissing(f"the queue {topic} does not exist: kbroker queues create {topic}")
+    raise KafkaError(refused or ErrorCode.unknown_server_error, f"the queue {queue} cannot be read")
+
+
+async def _configs(connection: Connection, kind: int, name: str) -> Mapping[str, str | None]:
+    """Empty, with a warning, if the worker's user may not read them."""
+    answer = await connection.call(
+        "describe_configs",
+        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    (row,) = answer.results
+    code = ErrorCode(row.error_code)
+    if code is not ErrorCode.none:
+        whose = f"the group {name}" if kind == _GROUP else "the broker"
+        logger.warning(
+            "the configs of %s cannot be read (%s): `retries` is not compared with its delivery limit",
+            whose, code.name.replace("_", " "),
+        )  # fmt: skip
+        return {}
+    return {each.name: each.value for each in row.configs}

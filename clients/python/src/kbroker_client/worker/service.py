@@ -1,0 +1,198 @@
+"""A worker: one runner for each queue, signals, and the start that checks what the queues allow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from .._shared.errors import KafkaError
+from ..errors import ClientError
+from .queue_facts import Facts, look
+from .runner import Runner, Statistics
+
+if TYPE_CHECKING:
+    from .app import App
+    from .task import Task
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class StartRefused(ClientError):
+    """The worker does not start: one line for a person."""
+
+
+class Service:
+    """- `queues`: those to work on; all of the app if empty
+    - `concurrency`: for each, instead of the task's own
+    - `drain`: seconds that running jobs may continue after `stop`
+    - `is_quick`: see Runner
+
+    The app is to be connected."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        queues: Iterable[str] = (),
+        concurrency: int | None = None,
+        drain: float,
+        is_quick: bool = False,
+    ) -> None:
+        if drain < 0:
+            raise ValueError(f"drain must be 0 seconds or more, not {drain:g}")
+        self._app = app
+        self._concurrency = concurrency
+        self._drain_s = drain
+        self._is_quick = is_quick
+        self._tasks = _chosen(app, tuple(queues))
+        self._runners: list[Runner] = []
+        self._is_stopping = False
+        self._errors: list[Exception] = []
+
+    def statistics(self) -> Mapping[str, Statistics]:
+        """By queue."""
+        return {runner.queue: runner.statistics() for runner in self._runners}
+
+    @property
+    def left(self) -> int:
+        """Threads that continue although their jobs were ended."""
+        return sum(runner.left for runner in self._runners)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs, or the broker's answer to its outcome has not come yet."""
+        return any(runner.is_busy for runner in self._runners)
+
+    async def run(self, *, handle_signals: bool = False) -> None:
+        """Until `stop`. Raises StartRefused, and what ended a queue's worker; the others are
+        drained before."""
+        await self.start()
+        await self.run_started(handle_signals=handle_signals)
+
+    async def run_started(self, *, handle_signals: bool = False) -> None:
+        """The same after `start`."""
+        async with anyio.create_task_group() as tasks:
+            if handle_signals:
+                await tasks.start(self._follow_signals)
+            logger.info("worker ready, queues: %s", ", ".join(runner.queue for runner in self._runners))
+            async with anyio.create_task_group() as running:
+                for runner in self._runners:
+                    running.start_soon(self._run, runner)
+            tasks.cancel_scope.cancel()
+        if self._errors:
+            raise self._errors[0]
+
+    async def start(self) -> None:
+        """Raises StartRefused."""
+        for task in self._tasks:
+            try:
+                facts = await look(self._app.sender.cluster, task.queue, task.options.topic)
+            except (ClientError, KafkaError) as error:
+                raise StartRefused(str(error)) from error
+            if refusal := _refusal(task, facts):
+                raise StartRefused(refusal)
+            concurrency = self._concurrency_of(task, facts)
+            self._runners.append(
+                Runner(self._app, task, facts, concurrency, self._drain_s, is_quick=self._is_quick)
+            )
+
+    def _concurrency_of(self, task: Task[..., Any], facts: Facts) -> int:
+        """At most the queue's prefetch: a fetch beyond it would only delay acknowledgements."""
+        wanted = self._concurrency or task.options.concurrency
+        if not 0 < facts.prefetch < wanted:
+            return wanted
+        logger.warning(
+            "the queue %s gives a worker %d at a time (prefetch), and %s has concurrency=%d: "
+            "kbroker queues create %s --prefetch %d --update",
+            task.queue, facts.prefetch, task.name, wanted, task.queue, wanted,
+        )  # fmt: skip
+        return facts.prefetch
+
+    async def _run(self, runner: Runner) -> None:
+        try:
+            await runner.run()
+        except (ClientError, KafkaError) as error:
+            logger.error("queue %s: the worker ends: %s", runner.queue, error)
+            self._errors.append(error)
+            self.stop()
+
+    def stop(self) -> None:
+        """Take no more jobs, let running ones end, then end."""
+        self._is_stopping = True
+        for runner in self._runners:
+            runner.stop()
+
+    async def _follow_signals(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as signals:
+            task_status.started()
+            async for number in signals:
+                name = signal.Signals(number).name
+                if self._is_stopping:
+                    logger.warning("%s again: the worker ends at once", name)
+                    end_at_once(128 + number)
+                logger.info("%s: taking no more jobs; once more ends the worker at once", name)
+                self.stop()
+
+
+def _chosen(app: App, queues: tuple[str, ...]) -> list[Task[..., Any]]:
+    """Raises StartRefused."""
+    if not app.tasks:
+        raise StartRefused("the app has no tasks")
+    if unknown := [queue for queue in queues if queue not in app.tasks]:
+        raise StartRefused(
+            f"no task has the queue {unknown[0]}; the app's queues are {', '.join(sorted(app.tasks))}"
+        )
+    return [task for queue, task in app.tasks.items() if not queues or queue in queues]
+
+
+def _refusal(task: Task[..., Any], facts: Facts) -> str | None:
+    retries, limit = task.options.retries, facts.delivery_limit
+    if retries is None or limit is None or retries < limit:
+        return None
+    return (
+        f"{task.name} has retries={retries}, but the queue {task.queue} delivers a job {limit} times: "
+        f"kbroker queues create {task.queue} --deliveries {retries + 1} --update, or retries={limit - 1}"
+    )
+
+
+def end_at_once(code: int) -> None:
+    """Without waiting for threads, which cannot be ended."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+async def _serve(app: App, queues: Iterable[str], concurrency: int | None, drain: float) -> int:
+    service = Service(app, queues=queues, concurrency=concurrency, drain=drain)
+    async with app:
+        await service.run(handle_signals=True)
+    return service.left
+
+
+def run(
+    app: App,
+    *,
+    loop: str,
+    queues: Iterable[str] = (),
+    concurrency: int | None = None,
+    drain: float,
+) -> None:
+    """Raises SystemExit with one line for an error."""
+    try:
+        left = anyio.run(_serve, app, tuple(queues), concurrency, drain, backend=loop)
+    except (ClientError, KafkaError) as error:
+        raise SystemExit(f"worker: {error}") from None
+    if left:
+        logger.warning("%d threads continue; the worker ends without them", left)
+        end_at_once(0)
+

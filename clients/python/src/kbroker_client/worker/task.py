@@ -1,0 +1,262 @@
+"""A task: a function, the queue that its jobs come from, and how they are run."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+import anyio
+import anyio.from_thread
+
+from ..producer import Sent
+from .job import Job
+from .policies import Unreadable
+from .sending import Sender
+from .serializers import Serializer
+from .threads import in_job_thread
+from .typed import Build, builder
+
+if TYPE_CHECKING:
+    from .app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DELAY_HEADER: Final = "kbroker-delay-ms"
+AT_HEADER: Final = "kbroker-deliver-at"
+TIMEOUT_S: Final = 3600.0
+
+
+class RunIn(Enum):
+    """Where a job runs."""
+
+    LOOP = "loop"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a task. - `topic`: where its jobs are; the queue's own if not another one is named
+    - `concurrency`: jobs at a time, in one worker
+    - `timeout`: seconds after which a job is ended and counts as failed
+    - `retries`: a job is run at most this often + 1; None: as often as the queue delivers it
+    - `reject_on`: exceptions after which no further delivery can help
+    """
+
+    queue: str
+    topic: str
+    concurrency: int
+    timeout: float
+    retries: int | None
+    reject_on: tuple[type[BaseException], ...]
+    serializer: Serializer
+    run_in: RunIn
+
+
+def checked_options(
+    function: Callable[..., Any],
+    *,
+    queue: str,
+    topic: str | None,
+    concurrency: int,
+    timeout: float | timedelta,
+    retries: int | None,
+    reject_on: Iterable[type[BaseException]],
+    serializer: Serializer,
+    mode: str | None,
+) -> Options:
+    """Raises ValueError and TypeError."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not queue:
+        raise ValueError("a task needs the name of a queue")
+    if concurrency < 1:
+        raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+    if not seconds > 0:
+        raise ValueError(f"timeout must be more than 0 seconds, not {seconds:g}; math.inf is no limit")
+    if retries is not None and retries < 0:
+        raise ValueError(f"retries must be 0 or more, not {retries}")
+    rejected = tuple(reject_on)
+    for each in rejected:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError(f"reject_on has exception classes, not {each!r}")
+    return Options(
+        queue, topic or queue, concurrency, seconds, retries, rejected, serializer, _run_in(function, mode)
+    )
+
+
+def _run_in(function: Callable[..., Any], mode: str | None) -> RunIn:
+    name = getattr(function, "__qualname__", str(function))
+    if inspect.iscoroutinefunction(function):
+        if mode is not None:
+            raise ValueError(f"{name} is an async function, which runs on the loop: it has no mode")
+        return RunIn.LOOP
+    if mode not in (None, "thread", "process"):
+        raise ValueError(f'mode {mode!r} is not "thread" or "process"')
+    run_in = RunIn(mode or "thread")
+    if run_in is RunIn.PROCESS and "<locals>" in name:
+        raise ValueError(f"{name} is to run in a process, which must import it: define it in a module")
+    return run_in
+
+
+class Task(Generic[P, R]):
+    """Made by `App.task`. Calling it calls the function itself, without a queue."""
+
+    def __init__(self, app: App, function: Callable[P, R], options: Options) -> None:
+        self.app = app
+        self.function = function
+        self.options = options
+        self.name = function.__qualname__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        parameters = _positional(function, self.name)
+        self._takes_job = len(parameters) == 2
+        self._build = _build_of(function, parameters[0], self.name)
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        return self.function(*arguments, **named)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} of the queue {self.options.queue}>"
+
+    @property
+    def queue(self) -> str:
+        return self.options.queue
+
+    def read(self, value: bytes | None) -> Any:
+        """The payload. Raises Unreadable."""
+        payload = self.options.serializer.read(value)
+        if self._build is None:
+            return payload
+        try:
+            return self._build(payload, "payload")
+        except Unreadable:
+            raise
+        except Exception as error:  # Of __post_init__.
+            raise Unreadable(f"the payload is refused: {type(error).__name__}: {error}") from error
+
+    def arguments(self, payload: Any, job: Job) -> tuple[Any, ...]:
+        return (payload, job) if self._takes_job else (payload,)
+
+    async def send(
+        self,
+        payload: Any,
+        *,
+        key: str | bytes | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Sent:
+        """Returns when the broker has the job durably.
+
+        - `key`: jobs of one key are done one after another, if the queue has `--ordering key`
+        - `delay`: seconds before it is delivered; `at`: not before this time
+
+        Raises QueueMissing, SchedulingOff, IllegalState outside of `async with app`, and what
+        Producer.send raises.
+        """
+        return await self._send_over(self.app.sender, payload, key, delay, at, headers)
+
+    def send_blocking(
+        self,
+        payload: Any,
+        *,
+        key: str | bytes | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Sent:
+        """The same for programs without a loop, and for plain functions that run as jobs. Outside
+        of a job's thread it connects for each call. Raises as `send`, and BrokerUnreachable."""
+        if in_job_thread():
+            return anyio.from_thread.run(
+                self._send_over, self.app.sender, payload, key, delay, at, headers
+            )
+
+        async def connect_and_send() -> Sent:
+            async with self.app.new_sender() as sender:
+                return await self._send_over(sender, payload, key, delay, at, headers)
+
+        return anyio.run(connect_and_send)
+
+    async def _send_over(
+        self,
+        sender: Sender,
+        payload: Any,
+        key: str | bytes | None,
+        delay: float | timedelta | None,
+        at: datetime | None,
+        headers: Iterable[tuple[str, bytes | None]],
+    ) -> Sent:
+        scheduled = _schedule(delay, at)
+        return await sender.send(
+            self.options.queue,
+            self.options.topic,
+            self.options.serializer.encode(payload),
+            key=key.encode() if isinstance(key, str) else key,
+            headers=(*headers, *scheduled),
+            is_delayed=bool(scheduled),
+        )
+
+
+def _schedule(
+    delay: float | timedelta | None, at: datetime | None
+) -> tuple[tuple[str, bytes], ...]:
+    """The headers. Raises ValueError."""
+    if delay is not None and at is not None:
+        raise ValueError("delay and at exclude each other")
+    if at is not None:
+        if at.tzinfo is None:
+            raise ValueError("at needs a time zone, such as datetime.now(UTC)")
+        return ((AT_HEADER, str(round(at.timestamp() * 1000)).encode()),)
+    if delay is None:
+        return ()
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"delay must be 0 seconds or more, not {seconds:g}")
+    return ((DELAY_HEADER, str(round(seconds * 1000)).encode()),) if seconds else ()
+
+
+def _positional(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """Raises TypeError."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    every = inspect.signature(function).parameters.values()
+    found = [each for each in every if each.kind in places]
+    unfilled = [
+        each
+        for each in every
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
+    ]
+    if not 1 <= len(found) <= 2 or unfilled:
+        raise TypeError(f"the task {name} must take the payload, or the payload and the job")
+    return found
+
+
+def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Build | None:
+    """Raises TypeError."""
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        names = getattr(function, "__globals__", {}) | _enclosed(function)
+        try:
+            annotation = eval(annotation, names)
+        except (NameError, AttributeError) as error:
+            raise TypeError(
+                f"the annotation {annotation!r} of the payload of {name} has no value at run time "
+                f"({error}): import or define it outside of TYPE_CHECKING and of functions"
+            ) from None
+    return builder(annotation)
+
+
+def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables of enclosing functions that have a value by now."""
+    names = inspect.unwrap(function).__code__.co_freevars
+    found = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found

@@ -1,0 +1,100 @@
+"""Locks of running jobs: renewed while they run, and lost."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from clients.python.tests.worker.queues import QUICK, NewQueue
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_client.worker import App, Job, JobEvent
+
+pytestmark = pytest.mark.anyio
+SHORT_LOCKS = {"share.record.lock.duration.ms": "1000", "kbroker.queue.lock.max.ms": "0"}
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_a_job_outlasts_its_lock(broker: RunningBroker, new_queue: NewQueue, is_plain: bool) -> None:
+    app, attempts = App(), []
+    queue = new_queue(SHORT_LOCKS)
+
+    def plain(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        time.sleep(3.5)
+
+    async def on_loop(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        await anyio.sleep(3.5)
+
+    task = app.task(queue=queue, concurrency=2)(plain if is_plain else on_loop)
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        await task.send(2)
+        outcomes = await worker.drain()
+    assert [each.outcome for each in outcomes] == ["succeeded"] * 2
+    assert attempts == [1, 1]
+
+
+async def test_renewal_ends_at_the_timeout(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """A job that does not end when it is cancelled loses its lock."""
+    app, attempts = App(), []
+
+    @app.task(queue=new_queue(SHORT_LOCKS), concurrency=2, timeout=0.5)
+    async def task(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        outcomes = await worker.drain()
+    assert attempts == [1, 2]
+    assert sorted(each.outcome for each in outcomes) == ["lock lost", "succeeded"]
+
+
+async def test_a_lock_that_ran_out(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """A job that blocks the loop for longer than a lock: its result does not count."""
+    app, attempts = App(), []
+    lost: list[JobEvent] = []
+    app.on_lock_lost(lost.append)
+
+    @app.task(queue=new_queue(SHORT_LOCKS))
+    async def task(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            time.sleep(2.0)  # noqa: ASYNC251
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        outcomes = await worker.drain()
+        (statistics,) = worker.statistics().values()
+    assert attempts == [1, 2]
+    assert [each.outcome for each in outcomes] == ["lock lost", "succeeded"]
+    assert (lost[0].job.attempt, len(lost)) == (1, 1)
+    assert (statistics.locks_lost, statistics.succeeded, statistics.started) == (1, 1, 2)
+
+
+async def test_a_restart_of_the_broker() -> None:
+    """The locks of running jobs are lost: the jobs are cancelled, and run again."""
+    with open_test_broker() as broker:
+        broker.create_queue("jobs", {**QUICK, **SHORT_LOCKS})
+        app, attempts, running = App(), [], anyio.Event()
+
+        @app.task(queue="jobs")
+        async def task(payload: object, job: Job) -> None:
+            attempts.append(job.attempt)
+            running.set()
+            if len(attempts) == 1:
+                await anyio.sleep_forever()
+
+        async with app.testing(broker.bootstrap) as worker:
+            await task.send(1)
+            await running.wait()
+            await anyio.to_thread.run_sync(broker.kill)
+            await anyio.to_thread.run_sync(broker.start)
+            outcomes = await worker.drain()
+    assert len(attempts) == 2
+    assert [each.outcome for each in outcomes] == ["lock lost", "succeeded"]

@@ -1,0 +1,81 @@
+"""Jobs in processes: outcomes, and processes that hang, are killed, or end by themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clients.python.tests.worker.plain_jobs import Work, app, in_process
+from clients.python.tests.worker.queues import QUICK
+from kbroker.testing.broker import RunningBroker
+from kbroker_client.worker.testing import Outcome
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def processes_queue(broker: RunningBroker) -> None:
+    broker.create_queue("in-processes", QUICK)
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_outcomes(broker: RunningBroker) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        for do in ("fail once", "reject", "poison"):
+            await in_process.send(Work(do))
+        await in_process.send({"undo": 1})
+        outcomes = await worker.drain()
+    assert {_short(each) for each in outcomes} == {
+        ("retried", "OSError", "not there"), ("succeeded", "", ""), ("rejected", "Reject", "no use"),
+        ("rejected", "Poison", "1 and 2"), ("rejected", "Unreadable", "payload lacks do"),
+    }  # fmt: skip
+    (poison,) = (each.reason for each in outcomes if each.reason and "Poison" in each.reason.type)
+    assert "in in_process" in poison.traceback
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_a_process_does_one_job_after_another(broker: RunningBroker, tmp_path: Path) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        for _ in range(20):
+            await in_process.send(Work("write", str(tmp_path / "log")))
+        await worker.drain()
+    pids = {line.split()[0] for line in (tmp_path / "log").read_text().splitlines()}
+    assert len((tmp_path / "log").read_text().splitlines()) == 20
+    assert 1 <= len(pids) <= 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_a_job_that_hangs_is_killed(broker: RunningBroker, tmp_path: Path) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("hang", str(tmp_path / "log")))
+        outcomes = await worker.drain()
+        first, _second = (tmp_path / "log").read_text().splitlines()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(first), 0)
+    assert [each.outcome for each in outcomes] == ["retried", "succeeded"]
+    assert outcomes[0].reason is not None
+    assert outcomes[0].reason.type == "JobTimedOut"
+    assert 2.0 <= outcomes[0].seconds < 10.0
+
+
+@pytest.mark.usefixtures("processes_queue")
+@pytest.mark.parametrize(("do", "text"), [("die", "SIGKILL"), ("exit", "exit(3)")])
+async def test_a_process_that_ends(broker: RunningBroker, do: str, text: str) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work(do))
+        outcomes = await worker.drain()
+    assert [each.outcome for each in outcomes] == ["retried", "succeeded"]
+    assert outcomes[0].reason is not None
+    assert text in outcomes[0].reason.message
+
+
+def _short(each: Outcome) -> tuple[str, str, str]:
+    reason = each.reason
+    return (each.outcome, "", "") if reason is None else (
+        each.outcome, reason.type.rpartition(".")[2], reason.message
+    )  # fmt: skip

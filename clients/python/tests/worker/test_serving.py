@@ -1,0 +1,139 @@
+"""A worker within a program of its own, several queues, several groups, and a secured broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from clients.python.tests.worker.queues import QUICK, NewQueue, until
+from kbroker.client.admin import delete_topic
+from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_client import NotAuthenticated
+from kbroker_client.errors import IllegalState
+from kbroker_client.worker import App, Job, Security
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_cancelling_releases_what_runs(broker: RunningBroker, queue: str) -> None:
+    app, attempts, running = App(broker.bootstrap), [], anyio.Event()
+
+    @app.task(queue=queue)
+    async def task(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        running.set()
+        if len(attempts) == 1:
+            await anyio.sleep_forever()
+
+    await anyio.to_thread.run_sync(task.send_blocking, 1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app.serve)
+        await running.wait()
+        tasks.cancel_scope.cancel()
+    async with app.testing(broker.bootstrap) as worker:
+        await worker.drain()
+    assert len(attempts) == 2
+
+
+async def test_two_groups_over_one_topic(broker: RunningBroker, new_queue: NewQueue) -> None:
+    orders, audit = new_queue(), new_queue()
+    app, seen = App(), []
+
+    @app.task(queue=orders)
+    async def ship(payload: int) -> None:
+        seen.append(("ship", payload))
+
+    @app.task(queue=audit, topic=orders)
+    async def check(payload: int) -> None:
+        seen.append(("check", payload))
+
+    async with app.testing(broker.bootstrap) as worker:
+        await ship.send(1)
+        await worker.drain()
+        with pytest.raises(IllegalState, match="connected already"):
+            await app.__aenter__()
+    assert sorted(seen) == [("check", 1), ("ship", 1)]
+
+
+async def test_keys_are_kept_in_order(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """Retries too: a key waits for its failed job."""
+    app, seen = App(), []
+
+    @app.task(queue=new_queue({"kbroker.queue.ordering": "key"}), concurrency=8)
+    async def task(payload: int, job: Job) -> None:
+        if payload == 3 and job.attempt == 1:
+            raise OSError("down")
+        await anyio.lowlevel.checkpoint()
+        seen.append((job.key, payload))
+
+    async with app.testing(broker.bootstrap) as worker:
+        for number in range(10):
+            await task.send(number, key="a")
+            await task.send(number, key=b"b")
+        await worker.drain()
+    for key in (b"a", b"b"):
+        assert [payload for each, payload in seen if each == key] == list(range(10))
+
+
+async def test_a_secured_broker() -> None:
+    with open_test_broker(protocol="SASL_PLAINTEXT") as broker:
+        broker.create_queue("jobs", QUICK)
+        settings = broker.client_settings()
+        mechanism, user = settings["sasl.mechanism"], settings["sasl.username"]
+        app, seen = App(), []
+
+        @app.task(queue="jobs")
+        async def task(payload: int) -> None:
+            seen.append(payload)
+
+        security = Security(mechanism=mechanism, username=user, password=settings["sasl.password"])
+        async with app.testing(broker.bootstrap, security=security) as worker:
+            await task.send(1)
+            await worker.drain()
+        assert seen == [1]
+        wrong = Security(mechanism=mechanism, username=user, password="wrong")
+        with pytest.raises(NotAuthenticated):
+            await App(broker.bootstrap, security=wrong).__aenter__()
+
+
+async def test_a_queue_that_is_deleted(broker: RunningBroker, queue: str) -> None:
+    """The outcome of a running job has no place any more; the worker idles, and ends in order."""
+    app, running, may_end = App(), anyio.Event(), anyio.Event()
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None:
+        running.set()
+        await may_end.wait()
+
+    def delete() -> None:
+        with broker.connect() as connection:
+            delete_topic(connection, queue)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        await running.wait()
+        await anyio.to_thread.run_sync(delete)
+        may_end.set()
+        await until(lambda: not worker.statistics()[queue].running)
+        before_s, started = time.process_time(), anyio.current_time()
+        await anyio.sleep(0.5)
+        assert time.process_time() - before_s < 0.4 * (anyio.current_time() - started)
+    assert worker.statistics()[queue].succeeded == 0
+
+
+async def test_importing_workers_loads_no_broker_and_nothing_optional() -> None:
+    heavy = ("kbroker", "numpy", "trio", "click", "prometheus_client", "opentelemetry", "multiprocessing")
+    code = (
+        "import sys, kbroker_client.worker.cli, kbroker_client.worker.prometheus, "
+        "kbroker_client.worker.opentelemetry; "
+        f"print([each for each in {heavy} if each in sys.modules])"
+    )
+    source = str(Path(__file__).parents[2] / "src")
+    done = await anyio.run_process([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": source})
+    assert done.stdout == b"[]\n"
