@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Entry] = {
     "queues": Entry(
         "queues.command:queues", "Create, list, describe, fill, pause, purge and delete work queues."
     ),
+    "worker": Entry("worker:worker", "Run workers, functions in Python that do the jobs of queues."),
     "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
     "consume": Entry(

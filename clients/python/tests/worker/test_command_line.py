@@ -1,0 +1,253 @@
+"""`kbroker-worker run`: signals, a limit for the drain, reloading, and its refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing.broker import RunningBroker
+from kbroker_client.worker import App
+from kbroker_client.worker.cli import main
+
+ROOT = Path(__file__).parents[4]
+MODULE = """
+import anyio, sys, time
+from pathlib import Path
+from kbroker_client.worker import App, Job
+app = App()
+log = Path({log!r})
+
+def note(*words):
+    with log.open("a") as file:
+        print(*words, file=file)
+
+@app.task(queue={queue!r}, concurrency=4)
+async def task(seconds, job):
+    note("begin", job.attempt)
+    try:
+        await anyio.sleep(seconds)
+        note("end", job.attempt)
+    except anyio.get_cancelled_exc_class():
+        note("cancelled", job.attempt)
+        raise
+"""
+THREADS = """
+@app.task(queue={queue!r} + "-threads")
+def in_thread(seconds, job):
+    note("begin", job.attempt)
+    time.sleep(seconds)
+"""
+
+
+class Program:
+    """A folder with a module of jobs, and the workers that run there."""
+
+    def __init__(self, folder: Path, queue: str, broker: RunningBroker) -> None:
+        self.folder, self.queue, self.broker = folder, queue, broker
+        self.log = folder / "log"
+        self.log.touch()
+        self.write(MODULE)
+
+    def write(self, text: str) -> None:
+        (self.folder / "jobs.py").write_text(text.format(log=str(self.log), queue=self.queue))
+
+    def send(self, seconds: float, queue: str = "") -> None:
+        """One job."""
+        app = App(self.broker.bootstrap)
+
+        @app.task(queue=queue or self.queue)
+        async def task(payload: float) -> None: ...
+
+        task.send_blocking(seconds)
+
+    @contextmanager
+    def worker(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            [sys.executable, "-m", "kbroker_client.worker", "run", "jobs:app", *arguments],
+            cwd=self.folder, env=self.environment(), stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def environment(self) -> dict[str, str]:
+        path = f"{ROOT}:{ROOT / 'clients' / 'python' / 'src'}"
+        return {**os.environ, "PYTHONPATH": path, "KBROKER_BOOTSTRAP": self.broker.bootstrap}
+
+    def wait_for(self, *lines: str) -> None:
+        def found() -> bool:
+            return sorted(self.log.read_text().splitlines()) == sorted(lines)
+
+        _wait(found, self.log.read_text)
+
+
+def _wait(condition: Callable[[], bool], state: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, state()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def program(tmp_path: Path, queue: str, broker: RunningBroker) -> Program:
+    return Program(tmp_path, queue, broker)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_running_jobs_end_after_a_signal(program: Program, loop: str, number: int) -> None:
+    program.send(1.0)
+    with program.worker("--loop", loop) as worker:
+        program.wait_for("begin 1")
+        worker.send_signal(number)
+        assert worker.wait(10) == 0
+        program.send(0)
+        program.wait_for("begin 1", "end 1")
+        assert worker.stderr is not None
+        text = worker.stderr.read()
+    assert f"worker ready, queues: {program.queue}" in text
+    assert "waiting up to 30 s for 1 jobs" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_job_that_outlasts_the_drain_is_released(program: Program, loop: str) -> None:
+    program.send(3600)
+    program.send(0.2)
+    with program.worker("--loop", loop, "--drain", "1") as worker:
+        program.wait_for("begin 1", "begin 1", "end 1")
+        started = time.monotonic()
+        worker.terminate()
+        assert worker.wait(10) == 0
+        assert 1.0 <= time.monotonic() - started < 6.0
+    program.wait_for("begin 1", "begin 1", "end 1", "cancelled 1")
+    with program.worker("--loop", loop):
+        program.wait_for("begin 1", "begin 1", "end 1", "cancelled 1", "begin 2")
+
+
+def test_a_second_signal_ends_at_once(program: Program) -> None:
+    program.send(3600)
+    with program.worker() as worker:
+        program.wait_for("begin 1")
+        worker.terminate()
+        assert worker.stderr is not None
+        for line in worker.stderr:
+            if "SIGTERM: taking no more jobs" in line:
+                break
+        worker.terminate()
+        assert worker.wait(10) == 128 + signal.SIGTERM
+    program.wait_for("begin 1")
+
+
+def test_a_thread_does_not_hold_up_the_end(program: Program, broker: RunningBroker) -> None:
+    broker.create_queue(f"{program.queue}-threads")
+    program.write(MODULE + THREADS)
+    program.send(3600, f"{program.queue}-threads")
+    with program.worker("--drain", "0.2", "--queue", f"{program.queue}-threads") as worker:
+        program.wait_for("begin 1")
+        worker.terminate()
+        assert worker.wait(10) == 0
+        assert worker.stderr is not None
+        text = worker.stderr.read()
+    assert "1 threads continue; the worker ends without them" in text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_killed_worker_loses_no_job(program: Program, loop: str) -> None:
+    program.send(2)
+    with program.worker("--loop", loop) as worker:
+        program.wait_for("begin 1")
+        worker.kill()
+    with program.worker("--loop", loop):
+        program.wait_for("begin 1", "begin 2", "end 2")
+
+
+def test_reload(program: Program) -> None:
+    with program.worker("--reload") as worker:
+        program.send(0)
+        program.wait_for("begin 1", "end 1")
+        program.write(MODULE.replace('"begin"', '"new"'))
+        program.send(0)
+        _wait(lambda: len(program.log.read_text().splitlines()) == 4, program.log.read_text)
+        # Either worker may have done it.
+        program.write("this is no python")
+        assert worker.stderr is not None
+        for line in worker.stderr:
+            if "SyntaxError" in line:
+                break
+        program.write(MODULE.replace('"begin"', '"newer"'))
+        program.send(0)
+        _wait(lambda: "newer 1" in program.log.read_text(), program.log.read_text)
+        worker.terminate()
+        assert worker.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line", "code"),
+    [
+        (["nowhere:app"], "there is no module nowhere here or in the environment", 2),
+        (["jobs:tasks"], "jobs has no App tasks; it has jobs:app", 2),
+        ([":app"], "':app' is not MODULE:APP, such as shop.tasks:app", 2),
+        (["jobs:app", "--queue", "mails"], "worker: no task has the queue mails", 1),
+        (["jobs:app", "-b", "127.0.0.1:1"], "worker: cannot connect to 127.0.0.1:1", 1),
+        (["jobs:app", "--concurrency", "0"], "'0' is not a number of at least 1", 2),
+        (["jobs:app", "--drain=-1"], "'-1' is not a number of seconds", 2),
+    ],
+)
+def test_refusals(program: Program, arguments: Sequence[str], line: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker_client.worker", "run", *arguments],
+        cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
+
+
+def test_a_queue_that_is_missing(program: Program) -> None:
+    program.queue = "not-there"
+    program.write(MODULE)
+    with program.worker() as worker:
+        assert worker.wait(30) == 1
+        assert worker.stderr is not None
+        assert worker.stderr.read().splitlines()[-1] == (
+            "worker: the queue not-there does not exist: kbroker queues create not-there"
+        )
+
+
+def test_it_is_a_command_of_kbroker(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    def kbroker(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "kbroker", "worker", "run", *arguments],
+            cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert kbroker("nowhere") == (
+        2, "kbroker worker: there is no module nowhere here or in the environment\n",
+    )  # fmt: skip
+    assert kbroker("jobs:app", "--queue", "mails", "--concurrency", "3", "--drain", "2.5") == (
+        1, f"kbroker: no task has the queue mails; the app's queues are {program.queue}\n",
+    )  # fmt: skip
+    code, text = kbroker("jobs:app", "-b", "127.0.0.1:1", "--loop", "trio")
+    assert (code, "kbroker: cannot connect to 127.0.0.1:1" in text) == (1, True)
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "--reload" in capsys.readouterr().out
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from kbroker.cli import run
+
+    monkeypatch.setitem(sys.modules, "kbroker_client.worker.cli", None)
+    assert run(["worker", "run", "jobs:app"]) == 1
+    assert capsys.readouterr().err == "kbroker: workers need a package: pip install 'kbroker[worker]'\n"

@@ -1,0 +1,73 @@
+"""`kbroker worker run`: the command of the worker library, a distribution of its own that only this
+module imports. Apart from click it is the same as `kbroker-worker run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from kbroker.cli.exits import CommandFailed
+from kbroker.cli.params import COUNT
+from kbroker.cli.suggesting import SuggestingGroup
+
+
+@click.group(cls=SuggestingGroup)
+def worker() -> None:
+    """Run workers, functions in Python that do the jobs of queues."""
+
+
+@worker.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--queue", multiple=True, metavar="NAME", help="Only this queue; may be repeated.")
+@click.option("--concurrency", type=COUNT, help="Jobs at a time of each queue.  [default: the task's own]")
+@click.option("--loop", type=click.Choice(["asyncio", "trio"]), help="The event loop.  [default: asyncio]")
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long running jobs may continue after the first signal.  [default: 30]",
+)
+@click.option("--reload", is_flag=True, help="Restart when a .py file below this directory changes.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="The least level to log.  [default: info]",
+)
+@click.option(
+    "--bootstrap-server",
+    "-b",
+    metavar="HOST:PORT",
+    help="Address of the broker.  [default: the app's own; otherwise KBROKER_BOOTSTRAP or 127.0.0.1:9092]",
+)
+def run(app: str, **options: Any) -> int:  # noqa: ANN401
+    """Do the jobs of an app's queues until SIGTERM or SIGINT.
+
+    MODULE:APP is where the App is, such as shop.tasks:app. The module is looked for in this
+    directory first. At the first signal running jobs may end; a second one ends the worker at once.
+    """
+    try:
+        from kbroker_client.worker.cli import main
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("kbroker_client"):
+            raise
+        raise CommandFailed("workers need a package: pip install 'kbroker[worker]'") from error
+    try:
+        return main(["run", *_arguments(options), "--", app], program="kbroker worker")
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            raise CommandFailed(error.code.removeprefix("worker: ")) from error
+        raise
+
+
+def _arguments(options: dict[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            if value:
+                yield option
+        elif isinstance(value, tuple):
+            yield from (f"{option}={each}" for each in value)
+        elif value is not None:
+            yield f"{option}={value}"
