@@ -34,7 +34,7 @@ SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/power
 PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-api test-programs test-clients test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-parts perf-rivals lint docs clean recorder
+.PHONY: help demo test test-unit test-api test-programs test-clients test-python-client test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -77,7 +77,7 @@ lint: .venv/.ready
 # Three stages at a time, each shown when it has ended: half of their time is waiting. Spark is installed meanwhile.
 test: .venv/.ready recorder
 	@$(MAKE) --no-print-directory --output-sync=target -j3 .venv-spark/.ready lint test-unit test-programs test-api test-clients \
-		test-spark test-crash test-powercut
+		test-spark test-python-client test-crash test-powercut
 	@printf '\nall stages passed\n'
 
 test-unit: .venv/.ready recorder
@@ -94,7 +94,12 @@ test-programs: .venv/.ready recorder
 
 test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
-	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups clients/python/tests
+	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups
+
+# They wait most of their time, each for a broker of its own process.
+test-python-client: .venv/.ready recorder
+	@printf '\n== the client and workers for asyncio and trio ==\n'
+	$(IN_MEMORY) $(PYTEST) -n 3 --dist loadfile clients/python/tests
 
 test-crash: .venv/.ready recorder
 	@printf '\n== crashes ==\n'

@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -81,7 +81,8 @@ class TlsSocket:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         # librdkafka encrypts each record of a large batch by itself. SSLObject's own method is one
         # more Python call for each of them.
-        self._read: Callable[[int, memoryview], int] = getattr(self._tls, "_sslobj", self._tls).read
+        plain: Any = getattr(self._tls, "_sslobj", self._tls)
+        self._read: Callable[[int, memoryview], int] = plain.read
         self._is_established = False
         self.has_more = False
         """More may be decrypted without the socket: the last recv_into had a full buffer."""

@@ -120,8 +120,9 @@ def test_make_notices_an_environment_that_does_not_run(tmp_path: Path, environme
     """A stamp newer than everything it depends on is not enough."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "spark").mkdir()
-    shutil.copy(ROOT / "spark" / "pyproject.toml", tmp_path / "spark")
+    for folder in ("spark", "clients/python"):
+        (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(ROOT / folder / "pyproject.toml", tmp_path / folder)
     python = tmp_path / environment / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\nexit 0\n")  # stands in for a working one
