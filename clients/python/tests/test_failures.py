@@ -127,6 +127,15 @@ async def test_a_producer_survives_its_broker_and_writes_once(own: RunningBroker
     assert values(seen) == list(range(300))
 
 
+async def test_questions_survive_a_restart(own: RunningBroker) -> None:
+    """The connection for them may be lost while nobody asks."""
+    target = Target(own.port, own)
+    async with Producer(own.bootstrap) as producer:
+        await anyio.to_thread.run_sync(own.kill)
+        await anyio.to_thread.run_sync(own.restart)
+        assert (await producer.send(target.topic(), b"0")).offset == 0
+
+
 async def test_a_producer_gives_up_in_time(own: RunningBroker) -> None:
     topic = Target(own.port, own).topic()
     async with Producer(own.bootstrap, delivery_timeout_s=1.0) as producer:

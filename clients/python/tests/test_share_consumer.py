@@ -244,6 +244,18 @@ async def _fill_slowly(target: Target, topic: str, count: int) -> None:
             await producer.send(topic, b"%d" % each)
 
 
+async def test_polls_that_do_not_wait_get_records_in_the_end(target: Target) -> None:
+    topic, group = target.topic(), target.group()
+    await fill(target, topic, 3)
+    async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as consumer:
+        seen: list[Record] = []
+        with anyio.fail_after(POLL_S):
+            while len(seen) < 3:
+                seen += await consumer.poll(0)
+                await anyio.sleep(0.01)
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
 async def test_a_subscription_can_change(target: Target) -> None:
     one, two, group = target.topic(), target.topic(), target.group()
     await fill(target, one, 1)

@@ -7,6 +7,7 @@ out of date: callers refresh it when a broker says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -78,11 +79,13 @@ class Cluster:
         return await connect(address, self._client_id, self._security)
 
     async def ask(self, api: str, version: int | None = None, /, **fields: Any) -> Any:
-        """A request that any broker answers. Raises BrokerUnreachable and KafkaError
-        (unsupported_version)."""
+        """A request that any broker answers, and that may be repeated. Raises BrokerUnreachable and
+        KafkaError (unsupported_version)."""
         async with self._asking:
-            if self._connection is None or self._connection.is_closed:
-                self._connection = await self._connect_to_any()
+            if self._connection is not None and not self._connection.is_closed:
+                with suppress(BrokerUnreachable):  # It may have been lost while nobody asked.
+                    return await self._connection.call(api, version, **fields)
+            self._connection = await self._connect_to_any()
             return await self._connection.call(api, version, **fields)
 
     async def _connect_to_any(self) -> Connection:

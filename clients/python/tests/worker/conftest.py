@@ -13,6 +13,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 
 _NUMBERS = itertools.count(1)
 
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[RunningBroker]:
     with open_test_broker(storage="memory", durability="os") as running:

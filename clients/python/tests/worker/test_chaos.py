@@ -182,9 +182,7 @@ def test_effects_happen_once(tmp_path: Path, jobs: int, loop: str) -> None:
     print(f"{jobs} jobs, {runs - len(effects)} second runs of finished work")
 
 
-def disturb_until(
-    is_done: object, workers: Workers, broker: RunningBroker, chance: random.Random
-) -> None:
+def disturb_until(is_done: object, workers: Workers, broker: RunningBroker, chance: random.Random) -> None:
     """A worker ends every second or so, and the broker is killed twice."""
     assert callable(is_done)
     deadline, turn = time.monotonic() + 600, 0

@@ -223,14 +223,21 @@ class ShareConsumer:
             raise IllegalState("another task is polling this consumer")
         self._before_poll()
         self._is_polling = True
+        # It stays, if the poll ends without records, until one fetch has ended: polls that do not
+        # wait would never see one otherwise.
         self._wanted = wanted
+        records: list[Record] = []
         try:
             with anyio.move_on_after(timeout_s):
-                return await self._wait_for_records(most)
-            return self._taken(most)
+                records = await self._wait_for_records(most)
+            records = records or self._taken(most)
         finally:
             self._is_polling = False
-            self._wanted = 0
+            if records:
+                self._wanted = 0
+            else:
+                self._wake_sessions()
+        return records
 
     async def _wait_for_records(self, most: int) -> list[Record]:
         """No await comes after records are taken: a cancellation there would lose them."""
@@ -411,8 +418,12 @@ class ShareConsumer:
         return self._limits._replace(max_records=self._wanted)
 
     def fetched(self, session: ShareSession) -> None:
+        if not self._is_polling:
+            self._wanted = 0
         if self._fetching == session.node:
-            others = sorted(node for node in self._sessions if node != session.node)
+            others = sorted(
+                node for node, each in self._sessions.items() if each.partitions and each is not session
+            )
             self._fetching = next((node for node in others if node > session.node), next(iter(others), None))
             self._wake_sessions()
 

@@ -1,6 +1,6 @@
 """Workers: functions that do the jobs of queues, under asyncio and trio.
 
-    from kbroker_client.worker import App, Reject, Retry
+from kbroker_client.worker import App, Reject, Retry
 """
 
 from ..security import Security

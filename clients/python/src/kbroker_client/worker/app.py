@@ -1,16 +1,16 @@
 """An App: the tasks of a program, and the connection over which their jobs are sent.
 
-    app = App("127.0.0.1:9092")
+app = App("127.0.0.1:9092")
 
-    @app.task(queue="emails", concurrency=8, timeout=60, retries=5, reject_on=(ValueError,))
-    async def emails(payload, job):
-        ...
+@app.task(queue="emails", concurrency=8, timeout=60, retries=5, reject_on=(ValueError,))
+async def emails(payload, job):
+    ...
 
-    async with app:
-        await emails.send({"to": "ann@example.com"}, delay=30)
+async with app:
+    await emails.send({"to": "ann@example.com"}, delay=30)
 
-    if __name__ == "__main__":
-        app.run()
+if __name__ == "__main__":
+    app.run()
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class App:
         security: Security = PLAINTEXT,
         client_id: str = "kbroker-worker",
     ) -> None:
-        self.bootstrap: str | Sequence[str] = (
-            bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
-        )
+        self.bootstrap: str | Sequence[str] = bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
         self.security = security
         self.client_id = client_id
         self.hooks = Hooks()

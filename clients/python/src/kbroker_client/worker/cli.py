@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "kbroker-work
         return _USAGE
     if options.bootstrap:
         app.bootstrap = options.bootstrap
-    run(
-        app, loop=options.loop, queues=options.queue, concurrency=options.concurrency, drain=options.drain
-    )
+    run(app, loop=options.loop, queues=options.queue, concurrency=options.concurrency, drain=options.drain)
     return 0
 
 

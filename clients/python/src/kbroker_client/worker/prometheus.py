@@ -1,12 +1,12 @@
 """Metrics of a worker for Prometheus; needs the package prometheus-client.
 
-    from kbroker_client.worker import prometheus
+from kbroker_client.worker import prometheus
 
-    prometheus.install(app, port=9100)
+prometheus.install(app, port=9100)
 
-    kbroker_worker_jobs_total{queue,outcome}   succeeded, retried, rejected, lock_lost
-    kbroker_worker_job_seconds{queue}          how long jobs ran, those that failed too
-    kbroker_worker_running_jobs{queue}         jobs that run now
+kbroker_worker_jobs_total{queue,outcome}   succeeded, retried, rejected, lock_lost
+kbroker_worker_job_seconds{queue}          how long jobs ran, those that failed too
+kbroker_worker_running_jobs{queue}         jobs that run now
 """
 
 from __future__ import annotations

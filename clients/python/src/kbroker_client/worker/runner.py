@@ -327,9 +327,7 @@ class Runner:
         logger.warning("job %s of %s: %s; it is delivered again", job.job.id, self.queue, why.message)
         self._call("on_lock_lost", JobEvent(job.job, job.seconds, why))
 
-    def _answered(
-        self, offsets: Mapping[TopicPartition, frozenset[int]], error: Exception | None
-    ) -> None:
+    def _answered(self, offsets: Mapping[TopicPartition, frozenset[int]], error: Exception | None) -> None:
         """The broker's answer to acknowledgements; called in polls and commits."""
         for partition, found in offsets.items():
             for offset in found:

@@ -195,4 +195,3 @@ def run(
     if left:
         logger.warning("%d threads continue; the worker ends without them", left)
         end_at_once(0)
-

@@ -174,9 +174,7 @@ class Task(Generic[P, R]):
         """The same for programs without a loop, and for plain functions that run as jobs. Outside
         of a job's thread it connects for each call. Raises as `send`, and BrokerUnreachable."""
         if in_job_thread():
-            return anyio.from_thread.run(
-                self._send_over, self.app.sender, payload, key, delay, at, headers
-            )
+            return anyio.from_thread.run(self._send_over, self.app.sender, payload, key, delay, at, headers)
 
         async def connect_and_send() -> Sent:
             async with self.app.new_sender() as sender:
@@ -204,9 +202,7 @@ class Task(Generic[P, R]):
         )
 
 
-def _schedule(
-    delay: float | timedelta | None, at: datetime | None
-) -> tuple[tuple[str, bytes], ...]:
+def _schedule(delay: float | timedelta | None, at: datetime | None) -> tuple[tuple[str, bytes], ...]:
     """The headers. Raises ValueError."""
     if delay is not None and at is not None:
         raise ValueError("delay and at exclude each other")

@@ -1,12 +1,12 @@
 """Workers in tests: the tasks of an app, at a real broker, one `drain` at a time.
 
-    @pytest.mark.anyio
-    async def test_the_invoice_is_sent(kbroker):
-        kbroker.create_queue("emails")
-        async with app.testing(kbroker.bootstrap) as worker:
-            await emails.send({"to": "ann@example.com"})
-            (done,) = await worker.drain()
-        assert done.outcome == "succeeded"
+@pytest.mark.anyio
+async def test_the_invoice_is_sent(kbroker):
+    kbroker.create_queue("emails")
+    async with app.testing(kbroker.bootstrap) as worker:
+        await emails.send({"to": "ann@example.com"})
+        (done,) = await worker.drain()
+    assert done.outcome == "succeeded"
 """
 
 from __future__ import annotations
@@ -138,9 +138,7 @@ async def _rows(connection: Connection, group: str, topic: str) -> list[Any]:
 
 
 @asynccontextmanager
-async def testing(
-    app: App, bootstrap: str | Sequence[str], security: Security
-) -> AsyncIterator[TestWorker]:
+async def testing(app: App, bootstrap: str | Sequence[str], security: Security) -> AsyncIterator[TestWorker]:
     before = app.bootstrap, app.security
     app.bootstrap, app.security = bootstrap, security
     background = Background()
