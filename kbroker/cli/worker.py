@@ -4,13 +4,18 @@ module imports. Apart from click it is the same as `kbroker-worker run`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.params import COUNT
+from kbroker.cli.security_options import command_config_option, security_of
 from kbroker.cli.suggesting import SuggestingGroup
+
+if TYPE_CHECKING:
+    from kbroker.client.security import ClientSecurity
+    from kbroker_client import Security
 
 
 @click.group(cls=SuggestingGroup)
@@ -41,11 +46,14 @@ def worker() -> None:
     metavar="HOST:PORT",
     help="Address of the broker.  [default: the app's own; otherwise KBROKER_BOOTSTRAP or 127.0.0.1:9092]",
 )
-def run(app: str, **options: Any) -> int:  # noqa: ANN401
+@command_config_option
+@click.pass_context
+def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: ANN401
     """Do the jobs of an app's queues until SIGTERM or SIGINT.
 
     MODULE:APP is where the App is, such as shop.tasks:app. The module is looked for in this
     directory first. At the first signal running jobs may end; a second one ends the worker at once.
+    --command-config replaces the security that the app has.
     """
     try:
         from kbroker_client.worker.cli import main
@@ -53,12 +61,38 @@ def run(app: str, **options: Any) -> int:  # noqa: ANN401
         if not (error.name or "").startswith("kbroker_client"):
             raise
         raise CommandFailed("workers need a package: pip install 'kbroker[worker]'") from error
+    security = _security(security_of(context))
+    if security is not None and options["reload"]:
+        raise CommandFailed("--reload cannot be used with --command-config: give the App its security")
     try:
-        return main(["run", *_arguments(options), "--", app], program="kbroker worker")
+        return main(["run", *_arguments(options), "--", app], program="kbroker worker", security=security)
     except SystemExit as error:
         if isinstance(error.code, str):
             raise CommandFailed(error.code.removeprefix("worker: ")) from error
         raise
+
+
+def _security(given: ClientSecurity) -> Security | None:
+    """The same for the client of the worker library; None: the app's own."""
+    import anyio
+
+    from kbroker.client import tls
+    from kbroker.client.oauth import fetch_token
+    from kbroker_client import Security
+
+    if given.tls is None and given.login is None:
+        return None
+    context = tls.context_of(given.tls) if given.tls is not None else False
+    if given.login is None:
+        return Security(tls=context)
+    source = given.login.tokens
+    if source is None:
+        return Security(context, given.login.mechanism, given.login.username, given.login.password)
+
+    async def token() -> str:
+        return await anyio.to_thread.run_sync(fetch_token, source)
+
+    return Security(context, given.login.mechanism, token=token)
 
 
 def _arguments(options: dict[str, Any]) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,7 +80,7 @@ COMMANDS = [
 PASSWORD = "canary-of-alice"
 AT_ADMIN = frozenset({"share-groups inflight"})
 """They speak to the admin endpoint only."""
-ELSEWHERE = frozenset({"dead-letters show", "acls add", "acls list", "acls remove"})
+ELSEWHERE = frozenset({"dead-letters show", "acls add", "acls list", "acls remove", "worker run"})
 """Commands of other tests here."""
 USERS = [
     "users create bob --password-file {lines}",
@@ -178,6 +180,40 @@ def test_a_dead_letter_is_redriven(secured: Secured) -> None:
         code, _, errors = secured(command)
         assert code == OK, f"{command}: {errors}"
     assert secured("share-consume parcels --group parcels -n 1")[1] == "one\n"
+
+
+WORKER = """
+from kbroker_client.worker import App
+app = App()
+@app.task(queue="mails")
+def mails(payload):
+    with open("done", "a") as file:
+        file.write(payload["to"])
+"""
+
+
+def test_a_worker(secured: Secured, broker: RunningBroker, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mails.py").write_text(WORKER)
+    for command in ("queues create mails", """queues send mails {{"to":"ann"}}"""):
+        code, _, errors = secured(command)
+        assert code == OK, f"{command}: {errors}"
+    config = str(folder / "client.properties")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", "worker", "run", "mails:app", "-b", broker.bootstrap,
+         "--command-config", config],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "done").exists():
+            assert worker.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        worker.terminate()
+        _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == OK
+    assert "canary" not in errors
 
 
 def test_every_command_is_here() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from ..security import Security
 from .app import DRAIN_S, App
 from .service import run
 
@@ -24,8 +25,14 @@ class BadApp(Exception):
     """The argument names no app: one line for a person."""
 
 
-def main(arguments: Sequence[str] | None = None, *, program: str = "kbroker-worker") -> int:
-    """Returns the exit code, or raises SystemExit with one line."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    program: str = "kbroker-worker",
+    security: Security | None = None,
+) -> int:
+    """Returns the exit code, or raises SystemExit with one line. `security`: in place of the app's
+    own; not with --reload."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(program).parse_args(given)
     if options.reload:
@@ -41,6 +48,8 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "kbroker-work
         return _USAGE
     if options.bootstrap:
         app.bootstrap = options.bootstrap
+    if security is not None:
+        app.security = security
     run(app, loop=options.loop, queues=options.queue, concurrency=options.concurrency, drain=options.drain)
     return 0
 
