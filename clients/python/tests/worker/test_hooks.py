@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -93,9 +92,6 @@ async def test_metrics(broker: RunningBroker, queue: str) -> None:
     assert b"kbroker_worker_job_seconds_bucket" in generate_latest(registry)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("opentelemetry") is None, reason="opentelemetry-sdk is not installed"
-)
 async def test_spans(broker: RunningBroker, queue: str) -> None:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
