@@ -17,6 +17,7 @@ from kbroker_client import (
     Mode,
     Outcome,
     Producer,
+    Reason,
     Record,
     ShareConsumer,
     TopicPartition,
@@ -156,13 +157,13 @@ async def test_iteration_accepts_each_record_with_the_next(target: Target) -> No
 
 
 async def test_a_renewed_record_stays_locked(target: Target) -> None:
-    topic, group = target.topic(), target.group(share_record_lock_duration_ms="1000")
+    topic, group = target.topic(), target.group(share_record_lock_duration_ms="2000")
     await fill(target, topic, 1)
     async with ShareConsumer(target.bootstrap, group=group, topics=[topic], mode="explicit") as consumer:
         (record,) = await consumer.poll(POLL_S)
-        assert consumer.lock_timeout_s == 1.0
-        for _ in range(4):
-            await anyio.sleep(0.6)
+        assert consumer.lock_timeout_s == 2.0
+        for _ in range(3):
+            await anyio.sleep(1.0)
             consumer.acknowledge(record, Outcome.RENEW)
             assert await consumer.commit() == {TopicPartition(topic, 0): None}
         consumer.acknowledge(record)
@@ -182,6 +183,15 @@ async def test_a_late_acknowledgement_is_refused(target: Target) -> None:
             assert isinstance(error, LockLost)
             other.acknowledge(again)
             assert await other.commit() == {TopicPartition(topic, 0): None}
+
+
+async def test_a_reason_of_any_text_can_be_given(target: Target) -> None:
+    topic, group = target.topic(), target.group()
+    await fill(target, topic, 2)
+    async with ShareConsumer(target.bootstrap, group=group, topics=[topic], mode="explicit") as consumer:
+        for record in await consumer.poll(POLL_S):
+            consumer.acknowledge(record, Outcome.REJECT, reason=Reason("Odd", "\ud800", "x" * 100_000))
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
 
 
 async def test_the_callback_gets_every_outcome(target: Target) -> None:

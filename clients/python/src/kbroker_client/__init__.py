@@ -1,5 +1,6 @@
 """Queues of kbroker and of Apache Kafka for asyncio and trio: a share consumer and a producer."""
 
+from ._shared.share.reasons import Reason
 from .cluster import TopicPartition
 from .errors import (
     BrokerUnreachable,
@@ -17,7 +18,6 @@ from .producer import Producer, Sent
 from .security import Security
 from .share.consumer import Acquire, Mode, ShareConsumer
 from .share.records import Outcome, Record
-from .share.wire import Reason
 
 __all__ = [
     "Acquire", "BrokerUnreachable", "ClientClosed", "ClientError", "ErrorCode", "IllegalState",

@@ -142,8 +142,8 @@ class Connection:
         end = _SIZE.size + size
         while len(received) < end:
             received += await self._stream.receive(_RECEIVE_BYTES)
-        answer = memoryview(bytes(received) if len(received) == end else bytes(received[:end]))
-        del received[:end]
+        self._received = received[end:]  # The answer keeps the buffer.
+        answer = memoryview(received)[:end].toreadonly()
         if answer[4:8] != _SIZE.pack(self._correlation_id):
             await self.close()
             raise BrokerUnreachable(f"{self.address} answered another request; is it a Kafka broker?")

@@ -5,7 +5,7 @@
 
 Records that are sent while a request is under way share the next one. A request is repeated with
 the same sequence numbers until the broker has answered it, so a lost answer writes nothing twice.
-After a record that failed for good, the producer goes on under a new producer id.
+After a record has failed for good, the producer takes a new producer id.
 """
 
 from __future__ import annotations

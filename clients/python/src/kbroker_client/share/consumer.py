@@ -9,7 +9,7 @@ Three ways to acknowledge:
 - IMPLICIT: the next poll accepts all records of the last one. Leaving the consumer releases those.
 - EXPLICIT: every record must be acknowledged before the next poll; the acknowledgements are sent by
   `commit`, `commit_soon` or that poll.
-- FREE: records are acknowledged in any order while polling goes on, and sent at once.
+- FREE: records are acknowledged in any order, also between polls. Each is sent at once.
 
 Tasks in the background hold the connections, so cancelling a call loses nothing: records that were
 received stay for the next poll, and acknowledgements that were made are sent.
@@ -29,6 +29,7 @@ from uuid import UUID
 import anyio
 import anyio.lowlevel
 
+from .._shared.share.reasons import Reason, shortened
 from ..background import Background
 from ..cluster import Cluster, TopicPartition
 from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
@@ -36,7 +37,7 @@ from ..security import PLAINTEXT, Security
 from .membership import Membership
 from .records import Decoded, Outcome, Record
 from .session import Acknowledgement, Answered, ShareSession
-from .wire import Limits, Partition, Reason
+from .wire import Limits, Partition
 
 logger = logging.getLogger(__name__)
 
@@ -291,7 +292,8 @@ class ShareConsumer:
         reason: Reason | None = None,
     ) -> None:
         """In the mode FREE it is sent at once, otherwise by the next commit or poll. A RENEW leaves
-        the record to be acknowledged. `reason`: of a REJECT, for the dead letter of a kbroker.
+        the record to be acknowledged. `reason`: of a REJECT, for the dead letter of a kbroker;
+        longer texts are cut to 8 KiB together.
 
         Raises IllegalState in the mode IMPLICIT, and for a record that is not to be acknowledged.
         """
@@ -308,7 +310,7 @@ class ShareConsumer:
             raise IllegalState(f"{record.topic}-{record.partition}@{record.offset} is not to be acknowledged")
         if outcome is not Outcome.RENEW:
             del self._delivered[place]
-        self._queue(record, outcome, reason)
+        self._queue(record, outcome, None if reason is None else _sendable(reason))
         if self._mode is Mode.FREE:
             self._hand_over()
 
@@ -515,6 +517,11 @@ class ShareConsumer:
             raise ClientClosed("the share consumer has been closed")
         if not self._background.is_open:
             raise IllegalState("use a share consumer with `async with`")
+
+
+def _sendable(reason: Reason) -> Reason:
+    """What UTF-8 cannot express becomes a question mark."""
+    return shortened(Reason(*(text.encode("utf-8", "replace").decode() for text in reason)))
 
 
 def _checked(topics: Iterable[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ class Outcome(IntEnum):
     - ACCEPT: it was processed
     - RELEASE: it is to be delivered again
     - REJECT: it is not, and becomes a dead letter if the group has a queue for these
-    - RENEW: its lock begins anew, and the record is still to be acknowledged
+    - RENEW: its lock starts again. The record must still be acknowledged.
     """
 
     ACCEPT = 1

@@ -16,18 +16,18 @@ from uuid import UUID
 import anyio
 
 from .._shared.errors import ErrorCode, KafkaError
+from .._shared.protocol.reject_reasons import FEATURE
+from .._shared.share.reasons import Reason
 from ..cluster import Backoff, Cluster
 from ..connection import API_KEYS, Connection, read_answer
 from ..errors import BrokerUnreachable, LockLost, NotAuthenticated
 from .records import GAP, Acquired, Decoded, Lease, Outcome, Record, decode
 from .wire import (
-    REASON_FEATURE,
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
     AckBatch,
     Limits,
     Partition,
-    Reason,
     ack_batches,
     share_acknowledge,
     share_fetch,
@@ -281,7 +281,7 @@ class ShareSession:
                 return
             renews = False
         reasons = {(*each.partition, each.offset): each.reason for each in sent if each.reason is not None}
-        if REASON_FEATURE not in connection.served.features:
+        if FEATURE not in connection.served.features:
             reasons = {}
         rows = {key: ack_batches(types) for key, types in _types(sent).items()}
         body = share_acknowledge(

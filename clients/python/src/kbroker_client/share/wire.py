@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from .._shared.share.reasons import Reason
+
 SHARE_FETCH: Final = "share_fetch"
 SHARE_ACKNOWLEDGE: Final = "share_acknowledge"
 _FETCH_LIMITS: Final = struct.Struct(">iiiiii")
@@ -21,8 +23,6 @@ _REASON_PLACE: Final = struct.Struct(">iq")
 _NO_TAGS: Final = b"\0"
 REASON_TAG: Final = 10_000
 """Of ShareAcknowledge, kbroker's own: why records are rejected."""
-REASON_FEATURE: Final = "kbroker.reject.reason"
-"""The feature of brokers that know it."""
 
 Partition: TypeAlias = tuple[UUID, int]
 
@@ -44,14 +44,6 @@ class Limits(NamedTuple):
     acquire_mode: int
     min_bytes: int = 1
     max_bytes: int = 50 << 20
-
-
-class Reason(NamedTuple):
-    """Why a record is rejected."""
-
-    type: str
-    message: str
-    traceback: str
 
 
 Acknowledged: TypeAlias = Mapping[Partition, Sequence[AckBatch]]
@@ -94,8 +86,8 @@ def share_acknowledge(
     renews: bool = False,
     reasons: Mapping[tuple[UUID, int, int], Reason] | None = None,
 ) -> bytes:
-    """`reasons`: of rejected records, by topic id, partition and offset; only for a broker with the
-    feature REASON_FEATURE."""
+    """`reasons`: of rejected records, by topic id, partition and offset; only for a broker with
+    FEATURE."""
     parts = [_text(group), _text(member), _EPOCH.pack(epoch)]
     if version >= 2:
         parts.append(bytes((renews,)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .._shared.share.reasons import Reason
 from ..share.records import Record
-from ..share.wire import Reason
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

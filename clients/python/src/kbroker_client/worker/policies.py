@@ -17,9 +17,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from ..share.wire import Reason
+from .._shared.share.reasons import MAX_REASON_BYTES, Reason
 
-MAX_REASON_BYTES: Final = 8192
 _MAX_TYPE_BYTES: Final = 256
 _MAX_MESSAGE_BYTES: Final = 1024
 _CUT: Final = b"\n...\n"

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from .._shared.errors import ErrorCode, KafkaError
+from .._shared.protocol.reject_reasons import FEATURE
 from ..cluster import Cluster, Topic
 from ..connection import Connection
 from ..errors import ClientError
-from ..share.wire import REASON_FEATURE
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
         prefetch=int(group.get(_PREFETCH) or 0),
         is_scheduling=group.get(_SCHEDULING) == "true",
         is_ordered=group.get(_ORDERING) == "key",
-        takes_reasons=REASON_FEATURE in connection.served.features,
+        takes_reasons=FEATURE in connection.served.features,
     )
 
 

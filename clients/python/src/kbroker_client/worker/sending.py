@@ -9,7 +9,6 @@ from typing import Self
 import anyio
 
 from ..cluster import Cluster
-from ..errors import BrokerUnreachable, NotAuthenticated
 from ..producer import Producer, Sent
 from ..security import Security
 from .hooks import Hooks
@@ -53,15 +52,7 @@ class Sender:
     ) -> Sent:
         """Raises SchedulingOff, QueueMissing, and as Producer.send."""
         if is_delayed and queue not in self._scheduling:
-            await self._check_scheduling(queue, topic)
+            await check_scheduling(self.cluster, queue, topic)
             self._scheduling.add(queue)
         added = [header for make in self._hooks.send_headers for header in make()]
         return await self._producer.send(topic, value, key=key, headers=(*headers, *added))
-
-    async def _check_scheduling(self, queue: str, topic: str) -> None:
-        try:
-            await check_scheduling(self.cluster, queue, topic)
-        except NotAuthenticated:
-            raise
-        except BrokerUnreachable:  # The connection may be of a broker that has restarted since.
-            await check_scheduling(self.cluster, queue, topic)

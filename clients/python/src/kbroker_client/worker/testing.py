@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from .._shared.errors import ErrorCode, KafkaError
+from .._shared.share.reasons import Reason
 from ..background import Background
 from ..connection import Connection
 from ..errors import BrokerUnreachable, TimedOut
 from ..security import Security
-from ..share.wire import Reason
 from .hooks import Hook
 from .job import Job, JobEvent
 from .runner import Statistics
