@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker_client._shared.protocol.messages import build, encode, request_schema
+from kbroker_client._shared.share.reasons import Reason
 from kbroker_client.share.wire import (
     AckBatch,
     Limits,
     Partition,
-    Reason,
     ack_batches,
     share_acknowledge,
     share_fetch,
