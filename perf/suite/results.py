@@ -56,6 +56,7 @@ METRICS: Mapping[str, Metric] = {
     "alone_p99_ms": Metric("p99 without a pass", "ms", "lower"),
     "pass_s": Metric("length of the pass", "s", "lower"),
     "pass_mb_per_s": Metric("log cleaned", "MB/s", "higher"),
+    "client_us": Metric("client CPU per record", "us", "lower"),
     "fairness": Metric("slowest consumer by the fastest", "times", "higher"),
 }
 """A row may return any of these. MB is 10**6 bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import uuid
@@ -28,7 +29,9 @@ from kbroker_client import (
     ShareConsumer,
     TimedOut,
     TopicPartition,
+    connection,
 )
+from kbroker_client.share import session
 from tests.clients.lossy_proxy import LossyProxy, open_lossy_proxy
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +87,24 @@ async def test_a_consumer_survives_its_broker(own: RunningBroker) -> None:
         consumer.acknowledge(again[0])
         assert await consumer.commit() == {TopicPartition(topic, 0): None}
         assert not held[1].lease.is_open
+
+
+async def test_a_broker_that_does_not_answer_is_given_up(
+    own: RunningBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_S", 0.5)
+    monkeypatch.setattr(session, "WATCH_S", 0.1)
+    caplog.set_level(logging.INFO, "kbroker_client")
+    target = Target(own.port, own)
+    topic, group = target.topic(), target.group()
+    async with ShareConsumer(own.bootstrap, group=group, topics=[topic], fetch_wait_ms=100) as consumer:
+        assert await consumer.poll(1) == []
+        own.sigstop()
+        assert await consumer.poll(2) == []
+        own.sigcont()
+        assert f"{own.bootstrap} did not answer within 0.6 s" in caplog.text
+        await fill(own.bootstrap, topic, 0, 1)
+        assert values(await consumer.poll(POLL_S)) == [0]
 
 
 async def test_a_record_of_a_lost_session_is_answered_as_lost(own: RunningBroker) -> None:

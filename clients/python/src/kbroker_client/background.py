@@ -49,3 +49,23 @@ class Background:
         cancelled."""
         assert self._tasks is not None
         await self._tasks.__aexit__(None, None, None)
+
+
+class Signal:
+    """An event that can be used again. It belongs to one waiting task, which clears it before it
+    looks at what it waits for."""
+
+    def __init__(self) -> None:
+        self._event: anyio.Event = anyio.Event()
+        self._kind: type[anyio.Event] | None = None
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        if self._kind is None:
+            self._kind = type(anyio.Event())  # That of the running loop: no need to look for it again.
+        self._event = self._kind()
+
+    async def wait(self) -> None:
+        await self._event.wait()

@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import ssl
 import struct
+import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -27,6 +29,7 @@ from . import login
 from ._shared.errors import ErrorCode, KafkaError
 from ._shared.protocol.messages import build, encode, request_schema, response_schema
 from .addresses import Address
+from .asyncio_stream import lighter
 from .errors import BrokerUnreachable, NotAuthenticated
 from .security import PLAINTEXT, Security
 
@@ -43,6 +46,7 @@ _HEAD: Final = struct.Struct(">ihhih")
 _SIZE: Final = struct.Struct(">i")
 _MAX_ANSWER_BYTES: Final = 1 << 30
 _RECEIVE_BYTES: Final = 1 << 18
+_LOST: Final = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError)
 
 
 class VersionRange(NamedTuple):
@@ -50,15 +54,22 @@ class VersionRange(NamedTuple):
     highest: int
 
 
-class Served(NamedTuple):
+class Served:
     """Of a broker: the versions by api key, and the features that it supports, by name."""
 
-    versions: Mapping[int, VersionRange]
-    features: Mapping[str, int]
+    def __init__(self, versions: Mapping[int, VersionRange], features: Mapping[str, int]) -> None:
+        self.features = features
+        self._versions = versions
+        self._chosen: dict[tuple[str, int], int] = {}
 
     def version(self, api: str, at_most: int = 1 << 15) -> int:
         """The highest that both sides know. Raises KafkaError (unsupported_version)."""
-        served = self.versions.get(API_KEYS[api])
+        if (known := self._chosen.get((api, at_most))) is None:
+            known = self._chosen[api, at_most] = self._choose(api, at_most)
+        return known
+
+    def _choose(self, api: str, at_most: int) -> int:
+        served = self._versions.get(API_KEYS[api])
         known = [each for each in schema_name_map[api] if each <= at_most]
         common = [each for each in known if served and served.lowest <= each <= served.highest]
         if not common:
@@ -76,10 +87,12 @@ class Connection:
         self._stream = stream
         self._client_id = client_id.encode()
         self._correlation_id = 0
-        self._received = bytearray()
+        self._received = b""
         self.served = Served({}, {})
         self._security = PLAINTEXT
         self._log_in_again_s = math.inf
+        self._late_s = math.inf
+        self._is_late = False
 
     async def log_in(self, security: Security) -> None:
         """Also renews a log-in, on the living connection. Raises BrokerUnreachable."""
@@ -98,30 +111,42 @@ class Connection:
         return read_answer(key, version, await self.call_raw(api, version, (body,), wait_s))
 
     async def call_raw(
-        self, api: str, version: int, body: Sequence[bytes], wait_s: float = 0.0
+        self, api: str, version: int, body: Sequence[bytes], wait_s: float = 0.0, *, is_watched: bool = False
     ) -> memoryview:
-        """The same with bodies as bytes, without the headers."""
+        """The same with bodies as bytes, without the headers. `is_watched`: a task of the caller
+        calls `close_if_late` now and then, which costs less than a deadline for each request."""
         key = API_KEYS[api]
-        if anyio.current_time() >= self._log_in_again_s:
+        if self._log_in_again_s != math.inf and anyio.current_time() >= self._log_in_again_s:
             await self.log_in(self._security)
         if self.is_closed:
             raise BrokerUnreachable(f"the connection to {self.address} is closed")
+        patience_s = REQUEST_S + wait_s
         try:
-            with anyio.fail_after(REQUEST_S + wait_s):
-                await self._stream.send(self._frame(key, version, body))
-                answer = await self._receive()
-        except TimeoutError:
+            if is_watched:
+                self._late_s = time.monotonic() + patience_s
+                answer = await self._exchange(self._frame(key, version, body))
+                self._late_s = math.inf
+            else:
+                with anyio.fail_after(patience_s):
+                    answer = await self._exchange(self._frame(key, version, body))
+        except BaseException as error:
             await self.close()
-            raise BrokerUnreachable(
-                f"{self.address} did not answer within {REQUEST_S + wait_s:g} s"
-            ) from None
-        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
-            await self.close()
-            raise BrokerUnreachable(f"{self.address} closed the connection{_reason(error)}") from error
-        except BaseException:
-            await self.close()
+            if isinstance(error, TimeoutError) or self._is_late:
+                raise BrokerUnreachable(f"{self.address} did not answer within {patience_s:g} s") from None
+            if isinstance(error, _LOST):
+                raise BrokerUnreachable(f"{self.address} closed the connection{_reason(error)}") from error
             raise
         return answer[_header_bytes(key, version) :]
+
+    async def close_if_late(self) -> None:
+        """For a request that `is_watched`: it fails if it has no answer although it should."""
+        if time.monotonic() > self._late_s:
+            self._is_late = True
+            await self.close()
+
+    async def _exchange(self, frame: bytes) -> memoryview:
+        await self._stream.send(frame)
+        return await self._receive()
 
     def _frame(self, key: int, version: int, body: Sequence[bytes]) -> bytes:
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
@@ -132,22 +157,23 @@ class Connection:
 
     async def _receive(self) -> memoryview:
         """The next answer, from its correlation id on."""
-        received = self._received
+        received: bytes | bytearray = self._received or await self._stream.receive(_RECEIVE_BYTES)
         while len(received) < _SIZE.size:
-            received += await self._stream.receive(_RECEIVE_BYTES)
+            received = bytearray(received) + await self._stream.receive(_RECEIVE_BYTES)
         (size,) = _SIZE.unpack_from(received)
         if not 4 <= size <= _MAX_ANSWER_BYTES:
             await self.close()
             raise BrokerUnreachable(f"{self.address} answered as no Kafka broker does; is the port right?")
         end = _SIZE.size + size
-        while len(received) < end:
-            received += await self._stream.receive(_RECEIVE_BYTES)
-        self._received = received[end:]  # The answer keeps the buffer.
-        answer = memoryview(received)[:end].toreadonly()
-        if answer[4:8] != _SIZE.pack(self._correlation_id):
+        if len(received) < end:
+            received = bytearray(received)
+            while len(received) < end:
+                received += await self._stream.receive(_RECEIVE_BYTES)
+        self._received = bytes(received[end:])
+        if received[4:8] != _SIZE.pack(self._correlation_id):
             await self.close()
             raise BrokerUnreachable(f"{self.address} answered another request; is it a Kafka broker?")
-        return answer
+        return memoryview(received)[:end].toreadonly()
 
     async def close(self) -> None:
         """Does not wait for the broker."""
@@ -174,7 +200,7 @@ async def connect(address: Address, client_id: str, security: Security = PLAINTE
 
 async def _open(address: Address, security: Security) -> ByteStream:
     try:
-        stream = await anyio.connect_tcp(address.host, address.port)
+        stream = lighter(await anyio.connect_tcp(address.host, address.port))
     except OSError as error:
         reason = error.strerror or str(error)
         raise BrokerUnreachable(
@@ -228,11 +254,13 @@ def read_answer(key: int, version: int, body: memoryview) -> Any:
     return entity
 
 
+@cache
 def _has_tags(key: int, version: int) -> bool:
     found: int = request_schema(key, version).__header_schema__.__version__
     return found >= 2
 
 
+@cache
 def _header_bytes(key: int, version: int) -> int:
     """Of an answer: its size, the correlation id, and from version 1 an empty tag section."""
     found: int = response_schema(key, version).__header_schema__.__version__

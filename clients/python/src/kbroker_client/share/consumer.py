@@ -30,7 +30,7 @@ import anyio
 import anyio.lowlevel
 
 from .._shared.share.reasons import Reason, shortened
-from ..background import Background
+from ..background import Background, Signal
 from ..cluster import Cluster, TopicPartition
 from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
 from ..security import PLAINTEXT, Security
@@ -119,7 +119,7 @@ class ShareConsumer:
         self._callback = on_acknowledged
         self._sessions: dict[int, ShareSession] = {}
         self._assignment: frozenset[Partition] = frozenset()
-        self._assignment_changed = anyio.Event()
+        self._assignment_changed = Signal()
         self._ready: deque[Record] = deque()
         self._delivered: dict[Place, Record] = {}
         self._acknowledged: list[Acknowledgement] = []
@@ -129,7 +129,7 @@ class ShareConsumer:
         self._wanted = 0
         self._fetching: int | None = None
         """The node that has the turn of RECORD_LIMIT, in which one node at a time is asked."""
-        self._news = anyio.Event()
+        self._news = Signal()
         self._is_woken = False
         self._is_polling = False
         self._is_stopping = False
@@ -241,14 +241,16 @@ class ShareConsumer:
         return records
 
     async def _wait_for_records(self, most: int) -> list[Record]:
-        """No await comes after records are taken: a cancellation there would lose them."""
-        await anyio.lowlevel.checkpoint()
+        """Lets other tasks run in any case. No await comes after records are taken: a cancellation
+        there would lose them."""
+        if self._ready:
+            await anyio.lowlevel.checkpoint()
         while True:
             self._raise_errors()
             self._report()
             if records := self._taken(most):
                 return records
-            self._news = anyio.Event()
+            self._news.clear()
             self._wake_sessions()
             await self._news.wait()
 
@@ -329,7 +331,7 @@ class ShareConsumer:
         waiting = [(session, session.queued) for session in self._sessions.values()]
         with anyio.move_on_after(timeout_s) as scope:
             while any(session.done < queued for session, queued in waiting):
-                self._news = anyio.Event()
+                self._news.clear()
                 self._wake_sessions()
                 await self._news.wait()
                 if self._fatal is not None:
@@ -473,7 +475,7 @@ class ShareConsumer:
     async def _follow_assignments(self) -> None:
         while True:
             await self._assignment_changed.wait()
-            self._assignment_changed = anyio.Event()
+            self._assignment_changed.clear()
             try:
                 await self._learn_topics()
             except BrokerUnreachable as error:
@@ -506,6 +508,7 @@ class ShareConsumer:
             if node not in self._sessions and not self._is_closed:
                 self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
                 self._background.start(self._sessions[node].run)
+                self._background.start(self._sessions[node].watch)
             self._sessions[node].assign(frozenset(partitions))
 
     def _wake_sessions(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ def decode(
                 records.append(
                     Record(topic, partition, offset, timestamp_ms, key, value, headers, count, lease)
                 )
-    return Decoded(records, list(runs.left()), damaged)
+    return Decoded(records, runs.left(), damaged)
 
 
 class _Runs:
@@ -113,7 +113,11 @@ class _Runs:
         self._gaps: list[tuple[int, int]] = []
 
     def has_any(self, first: int, last: int) -> bool:
-        return any(run.first <= last and run.last >= first for run in self._runs[self._at :])
+        for at in range(self._at, len(self._runs)):
+            run = self._runs[at]
+            if run.first <= last and run.last >= first:
+                return True
+        return False
 
     def take_one(self, offset: int) -> int:
         """The delivery count of an acquired offset; 0: it is not acquired, or was taken before."""
@@ -149,6 +153,7 @@ class _Runs:
         self._runs, self._at = left, 0
         return taken
 
-    def left(self) -> Iterator[tuple[int, int]]:
-        yield from self._gaps
-        yield from ((run.first, run.last) for run in self._runs[self._at :])
+    def left(self) -> list[tuple[int, int]]:
+        if self._at == len(self._runs):
+            return self._gaps
+        return self._gaps + [(run.first, run.last) for run in self._runs[self._at :]]

@@ -18,6 +18,7 @@ import anyio
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.protocol.reject_reasons import FEATURE
 from .._shared.share.reasons import Reason
+from ..background import Signal
 from ..cluster import Backoff, Cluster
 from ..connection import API_KEYS, Connection, read_answer
 from ..errors import BrokerUnreachable, LockLost, NotAuthenticated
@@ -36,6 +37,8 @@ from .wire import (
 logger = logging.getLogger(__name__)
 
 _FINAL_EPOCH: Final = -1
+WATCH_S: Final = 2.0
+_NO_ID: Final = UUID(int=0)
 _DECODED_ON_THE_LOOP_BYTES: Final = 64 << 10
 """Batches above that are decoded in a thread: a MB of small records takes 10 ms and more."""
 _SESSION_LOST: Final = (
@@ -109,7 +112,7 @@ class ShareSession:
         self._epoch = 0
         self._joined: frozenset[Partition] = frozenset()
         self._pending: list[Acknowledgement] = []
-        self._wake = anyio.Event()
+        self._wake = Signal()
         self._is_closing = False
         self._ended = anyio.Event()
 
@@ -137,13 +140,20 @@ class ShareSession:
         finally:
             self._ended.set()
 
+    async def watch(self) -> None:
+        """Beside `run`: gives up requests that are not answered."""
+        while not self._ended.is_set():
+            await anyio.sleep(WATCH_S)
+            if self._connection is not None:
+                await self._connection.close_if_late()
+
     async def _run(self) -> None:
         backoff = Backoff()
         while not self._is_closing:
             limits = self._inbox.limits(self) if self.partitions else None
             if limits is None and not self._pending:
                 await self._wake.wait()
-                self._wake = anyio.Event()
+                self._wake.clear()
                 continue
             try:
                 await self._turn(limits)
@@ -221,7 +231,8 @@ class ShareSession:
         sent, self._pending = self._pending, []
         assigned = self.partitions
         rows: dict[Partition, list[AckBatch]] = {each: [] for each in assigned - self._joined}
-        rows.update({key: ack_batches(types) for key, types in _types(sent).items()})
+        types = _types(sent)
+        rows.update({key: ack_batches(each) for key, each in types.items()})
         forgotten = (self._joined | rows.keys()) - assigned
         body = share_fetch(version, self._group, self._member_id, self._epoch, limits, rows, forgotten)
         answer = await self._call(connection, SHARE_FETCH, version, body, sent, limits.wait_ms / 1000)
@@ -229,10 +240,10 @@ class ShareSession:
             return
         self._joined = assigned
         lock_timeout_s = answer.acquisition_lock_timeout.total_seconds()
-        self._answer_rows(sent, answer, "acknowledge_error_code", "acknowledge_error_message")
+        self._answer_rows(sent, types, answer, "acknowledge_error_code", "acknowledge_error_message")
         stale = []
         for topic in answer.responses:
-            topic_id = UUID(bytes=topic.topic_id.bytes)
+            topic_id = topic.topic_id or _NO_ID
             for row in topic.partitions:
                 if row.error_code in _STALE:
                     stale.append((topic_id, row.partition_index))
@@ -283,14 +294,15 @@ class ShareSession:
         reasons = {(*each.partition, each.offset): each.reason for each in sent if each.reason is not None}
         if FEATURE not in connection.served.features:
             reasons = {}
-        rows = {key: ack_batches(types) for key, types in _types(sent).items()}
+        types = _types(sent)
+        rows = {key: ack_batches(each) for key, each in types.items()}
         body = share_acknowledge(
             version, self._group, self._member_id, self._epoch if epoch is None else epoch, rows,
             renews=renews, reasons=reasons,
         )  # fmt: skip
         answer = await self._call(connection, SHARE_ACKNOWLEDGE, version, body, sent)
         if answer is not None:
-            self._answer_rows(sent, answer, "error_code", "error_message")
+            self._answer_rows(sent, types, answer, "error_code", "error_message")
 
     async def _call(
         self,
@@ -304,9 +316,8 @@ class ShareSession:
         """The answer; None if it is an error, and `sent` has been answered. Raises
         BrokerUnreachable, and KafkaError for an error that is not the session's."""
         try:
-            answer = read_answer(
-                API_KEYS[api], version, await connection.call_raw(api, version, (body,), wait_s)
-            )
+            raw = await connection.call_raw(api, version, (body,), wait_s, is_watched=True)
+            answer = read_answer(API_KEYS[api], version, raw)
         except BaseException:
             self._pending = sent + self._pending  # `_lose` answers them.
             raise
@@ -326,6 +337,7 @@ class ShareSession:
     def _answer_rows(
         self,
         sent: list[Acknowledgement],
+        types: Mapping[Partition, Mapping[int, int]],
         answer: Any,
         code: str,
         message: str,
@@ -334,14 +346,19 @@ class ShareSession:
             return
         errors: dict[Partition, Exception | None] = {}
         for topic in answer.responses:
+            topic_id = topic.topic_id or _NO_ID
             for row in topic.partitions:
-                error_code = ErrorCode(getattr(row, code))
-                error = None if error_code is ErrorCode.none else _refusal(error_code, getattr(row, message))
-                errors[UUID(bytes=topic.topic_id.bytes), row.partition_index] = error
-        missing = KafkaError(ErrorCode.invalid_record_state, "the broker did not answer for this partition")
+                error = None
+                if error_code := getattr(row, code):
+                    error = _refusal(ErrorCode(error_code), getattr(row, message))
+                errors[topic_id, row.partition_index] = error
         self.done += len(sent)
         self._inbox.answered(
-            self, [Answered(key, types, errors.get(key, missing)) for key, types in _types(sent).items()]
+            self,
+            [
+                Answered(key, each, errors[key] if key in errors else _unanswered())
+                for key, each in types.items()
+            ],
         )
 
     # -- the end
@@ -373,6 +390,10 @@ def _types(acknowledgements: Iterable[Acknowledgement]) -> dict[Partition, dict[
     for each in acknowledgements:
         found.setdefault(each.partition, {})[each.offset] = each.type
     return found
+
+
+def _unanswered() -> Exception:
+    return KafkaError(ErrorCode.invalid_record_state, "the broker did not answer for this partition")
 
 
 def _refusal(code: ErrorCode, message: str | None) -> Exception:

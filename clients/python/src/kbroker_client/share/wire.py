@@ -107,23 +107,19 @@ def _reasons(reasons: Mapping[tuple[UUID, int, int], Reason]) -> bytes:
     return b"".join(parts)
 
 
-def _topics(partitions: Acknowledged) -> Iterable[bytes]:
+def _topics(partitions: Acknowledged) -> list[bytes]:
     by_topic = _by_topic(partitions)
-    yield varint(len(by_topic) + 1)
+    parts = [varint(len(by_topic) + 1)]
     for topic_id, indexes in by_topic.items():
-        yield topic_id.bytes
-        yield varint(len(indexes) + 1)
+        parts += (topic_id.bytes, varint(len(indexes) + 1))
         for index in indexes:
             batches = partitions[topic_id, index]
-            yield _INDEX.pack(index)
-            yield varint(len(batches) + 1)
+            parts += (_INDEX.pack(index), varint(len(batches) + 1))
             for first, last, types in batches:
-                yield _OFFSETS.pack(first, last)
-                yield varint(len(types) + 1)
-                yield types
-                yield _NO_TAGS
-            yield _NO_TAGS
-        yield _NO_TAGS
+                parts += (_OFFSETS.pack(first, last), varint(len(types) + 1), types, _NO_TAGS)
+            parts.append(_NO_TAGS)
+        parts.append(_NO_TAGS)
+    return parts
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[UUID, list[int]]:
