@@ -16,6 +16,7 @@
 #   make perf-queues  work queues on every engine, kbroker alone: jobs one at a time, redelivery, jobs for later (PERF_ARGS)
 #   make perf-transactions  transactions beside Apache Kafka, share consumers beside a compaction, under twenty minutes (PERF_ARGS)
 #   make perf-security  connections with TLS beside Apache Kafka, ten minutes (PERF_ARGS)
+#   make perf-python-client  kbroker-client beside confluent-kafka, ten minutes (PERF_ARGS)
 #   make perf-rivals  one-at-a-time queue work beside Redis Streams, RabbitMQ and NATS JetStream; root: installs them (RIVALS_ARGS)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
 #   make docs        write the documents that are made from tables in the code
@@ -34,7 +35,7 @@ SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/power
 PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-api test-programs test-clients test-python-client test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-parts perf-rivals lint docs clean recorder
+.PHONY: help demo test test-unit test-api test-programs test-clients test-python-client test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-python-client perf-parts perf-rivals lint docs clean recorder
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -159,6 +160,13 @@ perf-transactions: .venv-run/.perf
 
 perf-security: .venv-run/.perf
 	.venv-run/bin/python -m perf.security --json $(if $(strip $(PERF_ARGS)),build,perf/results)/security.json --html build/security.html $(PERF_ARGS)
+
+.venv-run/.perf-python-client: .venv-run/.perf clients/python/pyproject.toml
+	.venv-run/bin/python -m pip install $(PIP_FLAGS) -e clients/python
+	@touch $@
+
+perf-python-client: .venv-run/.perf-python-client
+	.venv-run/bin/python -m perf.python_client --json $(if $(strip $(PERF_ARGS)),build,perf/results)/python-client.json --html build/python-client.html $(PERF_ARGS)
 
 .venv/.perf-parts: .venv/.ready
 	$(PY) -m pip install $(PIP_FLAGS) -e '.[test,perf]'

@@ -58,7 +58,7 @@ def main(
     home: Path | None,
 ) -> None:
     """Take one record, accept it, take the next: kbroker-client under asyncio and trio beside
-    confluent-kafka, in turns, with one consumer and with eight.
+    confluent-kafka, in turns: one consumer, eight of one process, eight processes.
 
     Ctrl-C ends it early; the readings up to then are reported.
     """

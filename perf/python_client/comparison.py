@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -27,14 +28,9 @@ from perf.suite.rows import readings_of
 from perf.suite.runner import calm_down, in_turn
 
 ENGINE, DURABILITY = "segment", "os"
-CONSUMERS = (1, 8)
 RECORD_BYTES = 100
 PARTITIONS = 8
-_RECORDS_PER_S = {1: 4_000, 8: 12_000}
-"""By the number of consumers: enough records are sent for this rate."""
 AGAINST = "confluent-kafka"
-AT_LEAST = {1: 0.5, 8: 1.0}
-"""The least ratio of the rate, by the number of consumers."""
 _WARM_UP_S = 0.5
 _SHOWN = ("rate", "client_us", "p50_ms", "p99_ms")
 _NOTE = (
@@ -43,8 +39,23 @@ _NOTE = (
 )
 
 
-def row_of(consumers: int) -> str:
-    return f"client-one-{consumers}"
+class Kind(NamedTuple):
+    """A row. `consumers`: in each process. `most_per_s`: enough records are sent for this rate.
+    `at_least`: the least ratio of the rates, if there is a goal."""
+
+    key: str
+    title: str
+    processes: int
+    consumers: int
+    most_per_s: int
+    at_least: float | None
+
+
+KINDS = (
+    Kind("client-one-1", "1 consumer", 1, 1, 4_000, 0.5),
+    Kind("client-one-8", "8 consumers of one process", 1, 8, 12_000, 1.0),
+    Kind("client-one-8p", "8 consumers, a process each", 8, 1, 12_000, None),
+)
 
 
 class Comparison:
@@ -59,12 +70,9 @@ class Comparison:
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "client")
         self.results.candidates = [_facts(side) for side in self._sides]
         self.results.rows = [
-            RowResult(
-                row_of(number), "1 consumer" if number == 1 else f"{number} consumers", "queue", _NOTE,
-                {side.key: [] for side in self._sides},
-            )
-            for number in CONSUMERS
-        ]  # fmt: skip
+            RowResult(kind.key, kind.title, "queue", _NOTE, {side.key: [] for side in self._sides})
+            for kind in KINDS
+        ]
 
     def run(self) -> None:
         """KeyboardInterrupt ends it with a note. The broker has ended on return."""
@@ -73,9 +81,9 @@ class Comparison:
         broker.start()
         try:
             for number in range(self._rounds + 1):
-                for consumers in CONSUMERS:
+                for kind in KINDS:
                     for side in in_turn(self._sides, number):
-                        self._cell(broker, side, consumers, number)
+                        self._cell(broker, side, kind, number)
         except KeyboardInterrupt:
             self.results.notes.append("interrupted: the rest was not measured")
         finally:
@@ -83,23 +91,23 @@ class Comparison:
             self.results.took_s = round(time.monotonic() - began_s, 1)
             self.results.goals = judge(self.results, goals([side.key for side in self._sides]))
 
-    def _cell(self, broker: RunningBroker, side: Side, consumers: int, number: int) -> None:
+    def _cell(self, broker: RunningBroker, side: Side, kind: Kind, number: int) -> None:
         """A failure becomes a note. Round 0 warms up."""
         try:
-            reading = self._measure(broker, side, consumers, f"{row_of(consumers)}-{side.key}-{number}")
+            reading = self._measure(broker, side, kind, f"{kind.key}-{side.key}-{number}")
         except WorkloadFailed as error:
-            self.results.notes.append(f"{row_of(consumers)}, {side.key}, round {number}: {error}")
+            self.results.notes.append(f"{kind.key}, {side.key}, round {number}: {error}")
             self._console.print(f"[yellow]{self.results.notes[-1]}[/yellow]", highlight=False)
             return
         shown = "  ".join(f"{reading[name]:,.4g} {METRICS[name].unit}" for name in _SHOWN)
         which = f"{number}/{self._rounds}" if number else "warming"
-        self._console.print(f"{which:7} {row_of(consumers):12} {side.key:16} {shown}", highlight=False)
-        row = self.results.row(row_of(consumers))
+        self._console.print(f"{which:7} {kind.key:13} {side.key:16} {shown}", highlight=False)
+        row = self.results.row(kind.key)
         if number and row is not None:
             row.add(side.key, number, reading)
 
-    def _measure(self, broker: RunningBroker, side: Side, consumers: int, name: str) -> Reading:
-        records = int(_RECORDS_PER_S[consumers] * (self._seconds + _WARM_UP_S))
+    def _measure(self, broker: RunningBroker, side: Side, kind: Kind, name: str) -> Reading:
+        records = int(kind.most_per_s * (self._seconds + _WARM_UP_S))
         broker.create_topic(name, partitions=PARTITIONS)
         broker.set_group_config(name, {"share.auto.offset.reset": "earliest"})
         fill(broker.bootstrap, name, records, RECORD_BYTES, batch_records=1, partitions=PARTITIONS)
@@ -107,7 +115,8 @@ class Comparison:
         watch = BrokerWatch(broker.pid)
         outcome = one_at_a_time(
             Plan(self._seconds, _WARM_UP_S, watch), broker.bootstrap, name, name, side,
-            consumers=consumers, most=records,
+            processes=kind.processes, consumers=kind.consumers,
+            most=records,
         )  # fmt: skip
         if outcome.ran_dry:
             raise WorkloadFailed(f"{records} records were used up before there was a window")
@@ -119,8 +128,8 @@ def goals(keys: Sequence[str]) -> list[Goal]:
     if AGAINST not in keys:
         return []
     return [
-        Goal(row_of(consumers), metric, key, AGAINST, AT_LEAST[consumers] if metric == "rate" else None)
-        for consumers in CONSUMERS
+        Goal(kind.key, metric, key, AGAINST, kind.at_least if metric == "rate" else None)
+        for kind in KINDS
         for key in keys
         if key != AGAINST
         for metric in ("rate", "client_us", "p50_ms", "p99_ms")

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from kbroker.workloads.window import Plan
 
 Group: TypeAlias = Literal[
-    "produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting", "transactions",
+    "produce",
+    "fetch",
+    "share",
+    "queue",
+    "latency",
+    "footprint",
+    "scale",
+    "jobs",
+    "waiting",
+    "transactions",
     "compaction",
 ]
 Fill: TypeAlias = Callable[[str, str], None]

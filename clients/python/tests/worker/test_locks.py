@@ -12,6 +12,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client.worker import App, Job, JobEvent
 
 pytestmark = pytest.mark.anyio
+TEN_MINUTES_S = 600.0
 SHORT_LOCKS = {"share.record.lock.duration.ms": "1000", "kbroker.queue.lock.max.ms": "0"}
 
 
@@ -35,6 +36,32 @@ async def test_a_job_outlasts_its_lock(broker: RunningBroker, new_queue: NewQueu
         outcomes = await worker.drain()
     assert [each.outcome for each in outcomes] == ["succeeded"] * 2
     assert attempts == [1, 1]
+
+
+@pytest.mark.full
+async def test_ten_minutes_under_locks_of_a_second(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """On the event loop and in a thread, at the same time; each runs once."""
+    app, queues = App(), [new_queue(SHORT_LOCKS), new_queue(SHORT_LOCKS)]
+    attempts: list[int] = []
+
+    async def on_loop(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        await anyio.sleep(TEN_MINUTES_S)
+
+    def in_thread(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        time.sleep(TEN_MINUTES_S)
+
+    app.task(queue=queues[0])(on_loop)
+    app.task(queue=queues[1])(in_thread)
+    async with app.testing(broker.bootstrap) as worker:
+        for task in app.tasks.values():
+            await task.send(TEN_MINUTES_S)
+        outcomes = await worker.drain(TEN_MINUTES_S + 60)
+        found = worker.statistics().values()
+    assert [each.outcome for each in outcomes] == ["succeeded"] * 2
+    assert attempts == [1, 1]
+    assert [(each.started, each.locks_lost) for each in found] == [(1, 0)] * 2
 
 
 async def test_renewal_ends_at_the_timeout(broker: RunningBroker, new_queue: NewQueue) -> None:
