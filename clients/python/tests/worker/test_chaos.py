@@ -24,7 +24,7 @@ import pytest
 
 from clients.python.tests.worker.queues import QUICK
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from kbroker_client import Outcome, Producer, ShareConsumer
+from kbroker_client import Outcome, Producer, Record, ShareConsumer
 
 ROOT = Path(__file__).parents[4]
 MODULE = """
@@ -142,10 +142,20 @@ async def dead_letters(bootstrap: str, queue: str, expected: int) -> list[int]:
             while len(found) < expected:
                 for record in await consumer.poll():
                     found.append(json.loads(record.value or b"")["id"])
+                    check_reason(record, found[-1])
                     consumer.acknowledge(record, Outcome.ACCEPT)
         for record in await consumer.poll(1.0):  # More than there should be.
             found.append(json.loads(record.value or b"")["id"])
     return found
+
+
+def check_reason(letter: Record, number: int) -> None:
+    kind, message, trace = (
+        (letter.header(f"__kbroker.error.{name}") or b"").decode()
+        for name in ("type", "message", "traceback")
+    )
+    assert (kind, message) == ("ValueError", f"poison {number}")
+    assert "in fail\n" in trace
 
 
 @pytest.mark.parametrize("jobs", [400, pytest.param(10_000, marks=pytest.mark.full)])
