@@ -197,6 +197,8 @@ def test_reload(program: Program) -> None:
         (["nowhere:app"], "there is no module nowhere here or in the environment", 2),
         (["jobs:tasks"], "jobs has no App tasks; it has jobs:app", 2),
         ([":app"], "':app' is not MODULE:APP, such as shop.tasks:app", 2),
+        (["jobs.py"], "'jobs.py' is not MODULE:APP, such as jobs:app", 2),
+        (["./shop/jobs.py:queues"], "'./shop/jobs.py:queues' is not MODULE:APP, such as shop.jobs:queues", 2),
         (["jobs:app", "--queue", "mails"], "worker: no task has the queue mails", 1),
         (["jobs:app", "-b", "127.0.0.1:1"], "worker: cannot connect to 127.0.0.1:1", 1),
         (["jobs:app", "--concurrency", "0"], "'0' is not a number of at least 1", 2),
@@ -211,6 +213,25 @@ def test_refusals(program: Program, arguments: Sequence[str], line: str, code: i
     assert line in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("int(7)\nint('x')\n", ["Traceback", '  File "{file}", line 2, in <module>', "    int('x')"]),
+        ("x = (", ['  File "{file}", line 1', "    x = ("]),
+    ],
+)
+def test_a_module_that_cannot_be_imported(program: Program, text: str, lines: Sequence[str]) -> None:
+    """The traceback begins in the module."""
+    program.write(text)
+    with program.worker() as worker:
+        assert worker.wait(30) == 1
+        assert worker.stderr is not None
+        found = worker.stderr.read().splitlines()
+    for line, expected in zip(found, lines, strict=False):
+        assert line.startswith(expected.format(file=program.folder / "jobs.py"))
+    assert found[-1] == "python -m kbroker_client.worker: jobs cannot be imported"
 
 
 def test_a_queue_that_is_missing(program: Program) -> None:

@@ -9,7 +9,9 @@ import importlib.util
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Final
 
 from ..security import Security
@@ -17,7 +19,9 @@ from .app import DRAIN_S, App
 from .service import run
 
 _USAGE: Final = 2
+_FAILED: Final = 1
 _LEVELS: Final = ("debug", "info", "warning", "error")
+_IMPORTING: Final = (__name__, "importlib")
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -46,6 +50,11 @@ def main(
     except BadApp as error:
         print(f"{program}: {error}", file=sys.stderr)
         return _USAGE
+    except Exception as error:
+        found = _from_the_module(error.__traceback__)
+        traceback.print_exception(error.with_traceback(found))
+        print(f"{program}: {options.app.partition(':')[0]} cannot be imported", file=sys.stderr)
+        return _FAILED
     if options.bootstrap:
         app.bootstrap = options.bootstrap
     if security is not None:
@@ -100,6 +109,10 @@ def _check_loop(loop: str) -> None:
 def load(place: str) -> App:
     """The app at `module:name`. Raises BadApp, and what the module raises."""
     module_name, _, name = place.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
+        file = os.path.normpath(module_name).removesuffix(".py").replace(os.sep, ".")
+        example = f"{file}:{name or 'app'}" if module_name.endswith(".py") else "shop.tasks:app"
+        raise BadApp(f"{place!r} is not MODULE:APP, such as {example}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -108,13 +121,18 @@ def load(place: str) -> App:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # The module is there and imports one that is not.
         raise BadApp(f"there is no module {module_name} here or in the environment") from None
-    except ValueError:
-        raise BadApp(f"{place!r} is not MODULE:APP, such as shop.tasks:app") from None
     found = getattr(module, name or "app", None)
     if not isinstance(found, App):
         apps = [key for key, value in vars(module).items() if isinstance(value, App)]
         hint = f"; it has {module_name}:{apps[0]}" if apps else ""
         raise BadApp(f"{module_name} has no App {name or 'app'}{hint}")
+    return found
+
+
+def _from_the_module(found: TracebackType | None) -> TracebackType | None:
+    """Without the lines of the import system before it."""
+    while found is not None and found.tb_frame.f_globals.get("__name__", "").startswith(_IMPORTING):
+        found = found.tb_next
     return found
 
 
