@@ -59,7 +59,7 @@ class Poison(Exception):
 async def test_a_rejected_job_ends(broker: RunningBroker, queue: str, error: Exception) -> None:
     app = App()
 
-    @app.task(queue=queue, reject_on=(Poison,))
+    @app.task(queue=queue, reject_on=Poison)
     async def task(payload: object) -> None:
         raise error
 

@@ -205,12 +205,17 @@ def test_declarations() -> None:
     refused(ValueError, "retries", task, retries=-1)
     refused(TypeError, "reject_on has exception classes", task, reject_on=(ValueError("x"),))
     refused(ValueError, "no mode", task, mode="thread")
+    refused(TypeError, "reject_on has exception classes", task, reject_on=int)
     refused(ValueError, 'not "thread" or "process"', plain, mode="fork")
     refused(ValueError, "define it in a module", plain, mode="process")
     refused(TypeError, "must take the payload", nothing)
     refused(TypeError, "must take the payload", three)
     refused(TypeError, "outside of TYPE_CHECKING", unknown)
     refused(TypeError, r"Bad.field: set\[int\] is not a type", badly_typed)
+    bare: Any = app.task
+    for arguments in ({}, {"queue": "jobs"}):
+        with pytest.raises(TypeError, match=r"queue"):
+            bare(plain, **arguments)
     assert app.tasks == {}
     app.task(queue="jobs")(task)
     refused(ValueError, "has the task .*task already", plain)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Never, ParamSpec, Self, TypeVar
 
 from ..errors import IllegalState
 from ..security import PLAINTEXT, Security
@@ -67,13 +67,13 @@ class App:
 
     def task(
         self,
-        *,
+        *function: Never,
         queue: str,
         topic: str | None = None,
         concurrency: int = 1,
         timeout: float | timedelta = TIMEOUT_S,
         retries: int | None = None,
-        reject_on: Iterable[type[BaseException]] = (),
+        reject_on: type[BaseException] | Iterable[type[BaseException]] = (),
         serializer: Serializer = JSON,
         mode: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
@@ -87,9 +87,11 @@ class App:
           A thread cannot be ended, so it continues while the job is delivered again
         - `retries`: a job is run at most this often + 1, and then rejected with its last error.
           By default as often as the queue delivers it
-        - `reject_on`: exceptions after which no further delivery can help
+        - `reject_on`: the exception, or exceptions, after which no further delivery can help
         - `mode`: of plain functions, "thread" or "process"
         """
+        if function:
+            raise TypeError('a task is made with @app.task(queue="...")')
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
             if queue in self.tasks:

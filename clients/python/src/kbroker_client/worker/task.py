@@ -67,7 +67,7 @@ def checked_options(
     concurrency: int,
     timeout: float | timedelta,
     retries: int | None,
-    reject_on: Iterable[type[BaseException]],
+    reject_on: type[BaseException] | Iterable[type[BaseException]],
     serializer: Serializer,
     mode: str | None,
 ) -> Options:
@@ -81,7 +81,7 @@ def checked_options(
         raise ValueError(f"timeout must be more than 0 seconds, not {seconds:g}; math.inf is no limit")
     if retries is not None and retries < 0:
         raise ValueError(f"retries must be 0 or more, not {retries}")
-    rejected = tuple(reject_on)
+    rejected = (reject_on,) if isinstance(reject_on, type) else tuple(reject_on)
     for each in rejected:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
             raise TypeError(f"reject_on has exception classes, not {each!r}")
