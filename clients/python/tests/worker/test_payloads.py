@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from kbroker.testing.broker import RunningBroker
-from kbroker_client import Producer
-from kbroker_client.worker import JSON, RAW, App, Serializer, Unreadable
+from kbroker_client import IllegalState, Producer
+from kbroker_client.worker import JSON, RAW, App, Job, Serializer, Unreadable
 from kbroker_client.worker.typed import builder
 
 
@@ -146,3 +146,26 @@ def test_what_cannot_be_sent() -> None:
         RAW.encode("text")
     with pytest.raises(ValueError, match="Out of range float"):
         JSON.encode(float("nan"))
+
+
+@pytest.mark.anyio
+async def test_keys_and_headers(broker: RunningBroker, queue: str) -> None:
+    app, seen = App(), []
+
+    @app.task(queue=queue)
+    async def task(payload: object, job: Job) -> None:
+        seen.append((job.key, dict(job.headers)))
+
+    expected = {"trace": b"a", "raw": b"\x00", "none": None}
+    wrong: Any = 5
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1, key="k", headers={"trace": "a", "raw": b"\x00", "none": None})
+        await task.send(1, key=b"k", headers=list(expected.items()))
+        with pytest.raises(TypeError, match="the key of a job is str or bytes, not int"):
+            await task.send(1, key=wrong)
+        with pytest.raises(TypeError, match="the header trace is str or bytes, not int"):
+            await task.send(1, headers={"trace": wrong})
+        with pytest.raises(IllegalState, match=r"would block the event loop: await .*task\.send"):
+            task.send_blocking(1)
+        await worker.drain()
+    assert seen == [(b"k", expected)] * 2

@@ -34,8 +34,9 @@ async def test_a_missing_queue(broker: RunningBroker) -> None:
     with pytest.raises(StartRefused, match=r"^the queue not-there does not exist: kbroker queues create"):
         await app.serve()
     async with app:
-        with pytest.raises(QueueMissing, match="not-there does not exist"):
-            await task.send(1, delay=1)
+        for delay in (None, 1):
+            with pytest.raises(QueueMissing, match="not-there does not exist: kbroker queues create"):
+                await task.send(1, delay=delay)
 
 
 async def test_retries_within_the_queues_limit(broker: RunningBroker, new_queue: NewQueue) -> None:

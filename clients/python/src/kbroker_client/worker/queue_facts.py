@@ -22,7 +22,7 @@ _BROKER_LIMIT: Final = "group.share.delivery.count.limit"
 _PREFETCH: Final = "kbroker.queue.prefetch"
 _SCHEDULING: Final = "kbroker.queue.scheduling"
 _ORDERING: Final = "kbroker.queue.ordering"
-_MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
 
 class QueueMissing(ClientError):
@@ -80,13 +80,17 @@ async def check_scheduling(cluster: Cluster, queue: str, topic: str) -> None:
         )
 
 
+def missing(queue: str) -> QueueMissing:
+    return QueueMissing(f"the queue {queue} does not exist: kbroker queues create {queue}")
+
+
 async def _find(cluster: Cluster, queue: str, topic: str) -> Topic:
     refused = (await cluster.refresh([topic])).get(topic)
     found = cluster.topic(topic)
     if found is not None:
         return found
-    if refused in _MISSING:
-        raise QueueMissing(f"the queue {topic} does not exist: kbroker queues create {topic}")
+    if refused in MISSING:
+        raise missing(topic)
     raise KafkaError(refused or ErrorCode.unknown_server_error, f"the queue {queue} cannot be read")
 
 

@@ -1,20 +1,26 @@
-"""The connection over which an app sends jobs."""
+"""The connection over which an app sends jobs, and how a job's key, headers and time are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, TypeAlias
 
 import anyio
 
+from .._shared.errors import KafkaError
 from ..cluster import Cluster
 from ..producer import Producer, Sent
 from ..security import Security
 from .hooks import Hooks
-from .queue_facts import check_scheduling
+from .queue_facts import MISSING, check_scheduling, missing
 
 Headers = Iterable[tuple[str, bytes | None]]
+GivenHeaders: TypeAlias = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
+DELAY_HEADER: Final = "kbroker-delay-ms"
+AT_HEADER: Final = "kbroker-deliver-at"
 
 
 class Sender:
@@ -55,4 +61,40 @@ class Sender:
             await check_scheduling(self.cluster, queue, topic)
             self._scheduling.add(queue)
         added = [header for make in self._hooks.send_headers for header in make()]
-        return await self._producer.send(topic, value, key=key, headers=(*headers, *added))
+        try:
+            return await self._producer.send(topic, value, key=key, headers=(*headers, *added))
+        except KafkaError as error:
+            if error.code in MISSING:
+                raise missing(topic) from error
+            raise
+
+
+def encoded(given: GivenHeaders) -> Iterator[tuple[str, bytes | None]]:
+    """Raises TypeError."""
+    for name, value in given.items() if isinstance(given, Mapping) else given:
+        yield name, None if value is None else as_bytes(f"the header {name}", value)
+
+
+def as_bytes(what: str, given: str | bytes) -> bytes:
+    """Raises TypeError."""
+    if isinstance(given, str):
+        return given.encode()
+    if not isinstance(given, bytes):
+        raise TypeError(f"{what} is str or bytes, not {type(given).__name__}")
+    return given
+
+
+def schedule(delay: float | timedelta | None, at: datetime | None) -> tuple[tuple[str, bytes], ...]:
+    """The headers. Raises ValueError."""
+    if delay is not None and at is not None:
+        raise ValueError("delay and at exclude each other")
+    if at is not None:
+        if at.tzinfo is None:
+            raise ValueError("at needs a time zone, such as datetime.now(UTC)")
+        return ((AT_HEADER, str(round(at.timestamp() * 1000)).encode()),)
+    if delay is None:
+        return ()
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"delay must be 0 seconds or more, not {seconds:g}")
+    return ((DELAY_HEADER, str(round(seconds * 1000)).encode()),) if seconds else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 import anyio
 import anyio.from_thread
 
+from ..errors import IllegalState
 from ..producer import Sent
 from .job import Job
 from .policies import Unreadable
-from .sending import Sender
+from .sending import GivenHeaders, Sender, as_bytes, encoded, schedule
 from .serializers import Serializer
 from .threads import in_job_thread
 from .typed import Build, builder
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-DELAY_HEADER: Final = "kbroker-delay-ms"
-AT_HEADER: Final = "kbroker-deliver-at"
 TIMEOUT_S: Final = 3600.0
 
 
@@ -150,12 +148,13 @@ class Task(Generic[P, R]):
         key: str | bytes | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: GivenHeaders = (),
     ) -> Sent:
         """Returns when the broker has the job durably.
 
         - `key`: jobs of one key are done one after another, if the queue has `--ordering key`
         - `delay`: seconds before it is delivered; `at`: not before this time
+        - `headers`: a mapping or pairs
 
         Raises QueueMissing, SchedulingOff, IllegalState outside of `async with app`, and what
         Producer.send raises.
@@ -169,12 +168,15 @@ class Task(Generic[P, R]):
         key: str | bytes | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: GivenHeaders = (),
     ) -> Sent:
         """The same for programs without a loop, and for plain functions that run as jobs. Outside
-        of a job's thread it connects for each call. Raises as `send`, and BrokerUnreachable."""
+        of a job's thread it connects for each call. Raises as `send`, BrokerUnreachable, and
+        IllegalState in a function of a loop."""
         if in_job_thread():
             return anyio.from_thread.run(self._send_over, self.app.sender, payload, key, delay, at, headers)
+        if _is_in_a_loop():
+            raise IllegalState(f"send_blocking would block the event loop: await {self.name}.send(...)")
 
         async def connect_and_send() -> Sent:
             async with self.app.new_sender() as sender:
@@ -189,33 +191,25 @@ class Task(Generic[P, R]):
         key: str | bytes | None,
         delay: float | timedelta | None,
         at: datetime | None,
-        headers: Iterable[tuple[str, bytes | None]],
+        headers: GivenHeaders,
     ) -> Sent:
-        scheduled = _schedule(delay, at)
+        scheduled = schedule(delay, at)
         return await sender.send(
             self.options.queue,
             self.options.topic,
             self.options.serializer.encode(payload),
-            key=key.encode() if isinstance(key, str) else key,
-            headers=(*headers, *scheduled),
+            key=None if key is None else as_bytes("the key of a job", key),
+            headers=(*encoded(headers), *scheduled),
             is_delayed=bool(scheduled),
         )
 
 
-def _schedule(delay: float | timedelta | None, at: datetime | None) -> tuple[tuple[str, bytes], ...]:
-    """The headers. Raises ValueError."""
-    if delay is not None and at is not None:
-        raise ValueError("delay and at exclude each other")
-    if at is not None:
-        if at.tzinfo is None:
-            raise ValueError("at needs a time zone, such as datetime.now(UTC)")
-        return ((AT_HEADER, str(round(at.timestamp() * 1000)).encode()),)
-    if delay is None:
-        return ()
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"delay must be 0 seconds or more, not {seconds:g}")
-    return ((DELAY_HEADER, str(round(seconds * 1000)).encode()),) if seconds else ()
+def _is_in_a_loop() -> bool:
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:  # No loop, by whichever name anyio's version has for it.
+        return False
+    return True
 
 
 def _positional(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
