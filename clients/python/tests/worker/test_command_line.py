@@ -115,7 +115,8 @@ def test_running_jobs_end_after_a_signal(program: Program, loop: str, number: in
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert f"worker ready, queues: {program.queue}" in text
-    assert "waiting up to 30 s for 1 jobs" in text
+    assert "waiting up to 30 s for running jobs (1)" in text
+    assert text.splitlines()[-1].endswith("worker ended")
     assert "Traceback" not in text
 
 
@@ -158,7 +159,7 @@ def test_a_thread_does_not_hold_up_the_end(program: Program, broker: RunningBrok
         assert worker.wait(10) == 0
         assert worker.stderr is not None
         text = worker.stderr.read()
-    assert "1 threads continue; the worker ends without them" in text
+    assert "the worker ends without the threads that continue (1)" in text
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

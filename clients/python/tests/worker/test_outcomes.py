@@ -45,10 +45,36 @@ async def test_a_failed_job_is_delivered_again(broker: RunningBroker, queue: str
         outcomes = await worker.drain()
     assert [each.outcome for each in outcomes] == ["retried", "retried", "succeeded"]
     assert [each.reason and each.reason[:2] for each in outcomes] == [
-        ("kbroker_client.worker.policies.Retry", "later"), ("OSError", "not there"), None,
+        ("Retry", "later"), ("OSError", "not there"), None,
     ]  # fmt: skip
     assert [each.job.attempt for each in outcomes] == [1, 2, 3]
     assert len({each.job.id for each in outcomes}) == 1
+
+
+async def test_the_log_names_the_line_that_failed(
+    broker: RunningBroker, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+
+    @app.task(queue=queue, retries=2)
+    async def task(payload: dict[str, str], job: Job) -> None:
+        if job.attempt == 2:
+            raise Retry("later")
+        payload["to"].upper()
+
+    line = task.function.__code__.co_firstlineno + 4
+    with caplog.at_level(logging.DEBUG, logger="kbroker_client.worker.runner"):
+        async with app.testing(broker.bootstrap) as worker:
+            await task.send({})
+            await worker.drain()
+    lines = [record.getMessage().partition(" s: ")[2] for record in caplog.records if "attempt" in record.msg]
+    assert lines == [
+        f"KeyError: 'to' (test_outcomes.py:{line}); it is delivered again",
+        "Retry: later; it is delivered again",
+        f"KeyError: 'to' (test_outcomes.py:{line}); rejected",
+    ]
+    traces = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
+    assert f'{__file__}", line {line}, in task' in traces[0]
 
 
 class Poison(Exception):

@@ -13,6 +13,8 @@ The queue's redelivery settings decide when a job is delivered again.
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import traceback
 from enum import Enum
 from types import TracebackType
@@ -22,6 +24,9 @@ from .._shared.share.reasons import MAX_REASON_BYTES, Reason
 
 _MAX_TYPE_BYTES: Final = 256
 _MAX_MESSAGE_BYTES: Final = 1024
+_LINE: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
+TIMED_OUT: Final = "JobTimedOut"
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__))
 _CUT: Final = b"\n...\n"
 _OWN_MODULES: Final = ("kbroker_client.worker.", "anyio.", "contextlib", "threading", "concurrent.")
 
@@ -113,8 +118,10 @@ def _start(text: str, most: int) -> str:
 
 
 def _name(error: BaseException) -> str:
+    """With its module, unless Python or this package has it."""
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    is_short = kind.__module__ == "builtins" or kind.__module__.startswith("kbroker_client.")
+    return kind.__qualname__ if is_short else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _trace(error: BaseException) -> str:
@@ -132,6 +139,15 @@ def _without_own(found: TracebackType | None) -> TracebackType | None:
 def _is_own(found: TracebackType) -> bool:
     name = str(found.tb_frame.f_globals.get("__name__", "")) + "."
     return name.startswith(_OWN_MODULES)
+
+
+def place_of(failure: Failure) -> str:
+    """The line of the job's program, such as " (emails.py:8)"; empty if no exception that it did
+    not expect was raised there."""
+    found = _LINE.search(failure.reason.traceback) if failure.kind is Kind.ERROR else None
+    if found is None or failure.reason.type == TIMED_OUT or found[1].startswith(_PACKAGE):
+        return ""
+    return f" ({os.path.basename(found[1])}:{found[2]})"
 
 
 def too_often(attempt: int, retries: int) -> Failure:

@@ -28,7 +28,7 @@ from ..share.records import Outcome, Record
 from .execution import executor
 from .job import JobEvent, job_of
 from .locks import Locks
-from .policies import Failure, Kind, failure_of, reason, too_often
+from .policies import TIMED_OUT, Failure, Kind, failure_of, place_of, reason, too_often
 from .queue_facts import Facts
 from .running import Concluded, Ended, RunningJob
 
@@ -190,13 +190,16 @@ class Runner:
         self._consumer.stop_fetching()
         if self._active:
             logger.info(
-                "queue %s: waiting up to %g s for %d jobs", self.queue, self._drain_s, len(self._active)
+                "queue %s: waiting up to %g s for running jobs (%d)",
+                self.queue,
+                self._drain_s,
+                len(self._active),
             )
         with anyio.move_on_after(self._drain_s):
             await self._finish()
         if self._active:
             logger.warning(
-                "queue %s: %d jobs have not ended within %g s: they are cancelled and released",
+                "queue %s: running jobs (%d) have not ended within %g s: they are cancelled and released",
                 self.queue, len(self._active), self._drain_s,
             )  # fmt: skip
             for job in list(self._active):
@@ -278,7 +281,7 @@ class Runner:
         if job.ended is not None:
             return Failure(Kind.STOPPED, reason("Stopped", "the worker ended before the job did"))
         text = f"the job ran for longer than its timeout, {self._options.timeout:g} s"
-        return Failure(Kind.ERROR, reason("JobTimedOut", text, trace))
+        return Failure(Kind.ERROR, reason(TIMED_OUT, text, trace))
 
     # -- acknowledgements
     # ----------------------------------------------------------------------------------------------
@@ -301,10 +304,12 @@ class Runner:
         why = failure.reason
         line = why.message.partition("\n")[0][:_LOGGED_CHARACTERS]
         what = f"{why.type}: {line}" if line else why.type
-        text = "job %s of %s, attempt %d, after %.3f s: %s"
-        values = job.job.id, self.queue, job.job.attempt, job.seconds, what
+        text = "job %s of %s, attempt %d, after %.3f s: %s%s"
+        values = job.job.id, self.queue, job.job.attempt, job.seconds, what, place_of(failure)
         if outcome is Outcome.RELEASE:
             logger.warning(text + "; it is delivered again", *values)
+            if why.traceback:
+                logger.debug("job %s of %s: %s", job.job.id, self.queue, why.traceback)
         elif self._facts.takes_reasons:
             logger.warning(text + "; rejected", *values)
         else:

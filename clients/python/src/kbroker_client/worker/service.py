@@ -193,5 +193,6 @@ def run(
     except (ClientError, KafkaError) as error:
         raise SystemExit(f"worker: {error}") from None
     if left:
-        logger.warning("%d threads continue; the worker ends without them", left)
+        logger.warning("the worker ends without the threads that continue (%d)", left)
         end_at_once(0)
+    logger.info("worker ended")
