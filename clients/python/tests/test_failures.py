@@ -72,7 +72,8 @@ def values(records: list[Record]) -> list[int]:
 # --------------------------------------------------------------------------------------------------
 
 
-async def test_a_consumer_survives_its_broker(own: RunningBroker) -> None:
+async def test_a_consumer_survives_its_broker(own: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kbroker_client.share.session")
     target = Target(own.port, own)
     topic, group = target.topic(), target.group()
     await fill(own.bootstrap, topic, 0, 5)
@@ -87,6 +88,10 @@ async def test_a_consumer_survives_its_broker(own: RunningBroker) -> None:
         consumer.acknowledge(again[0])
         assert await consumer.commit() == {TopicPartition(topic, 0): None}
         assert not held[1].lease.is_open
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2, "one for the outage and one for its end"
+    assert lines[0].endswith("; trying until it is back")
+    assert lines[1] == f"share group {group}: connected again"
 
 
 async def test_a_broker_that_does_not_answer_is_given_up(

@@ -149,6 +149,7 @@ class ShareSession:
 
     async def _run(self) -> None:
         backoff = Backoff()
+        is_away = False
         while not self._is_closing:
             limits = self._inbox.limits(self) if self.partitions else None
             if limits is None and not self._pending:
@@ -165,12 +166,16 @@ class ShareSession:
                 self._inbox.failed(error)
                 await backoff.pause()
             except BrokerUnreachable as error:
-                if not self._is_closing:
-                    logger.info("share group %s: %s", self._group, error)
+                if not self._is_closing and not is_away:
+                    logger.info("share group %s: %s; trying until it is back", self._group, error)
+                is_away = True
                 self._lose(error)
                 await backoff.pause()
                 await self._refresh(self.partitions)
             else:
+                if is_away:
+                    logger.info("share group %s: connected again", self._group)
+                is_away = False
                 backoff.reset()
             finally:
                 if limits is not None:
