@@ -16,7 +16,7 @@ from kbroker.client.admin import delete_topic
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import NotAuthenticated
 from kbroker_client.errors import IllegalState
-from kbroker_client.worker import App, Job, Security
+from kbroker_client.worker import App, Job, Security, service
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +59,22 @@ async def test_two_groups_over_one_topic(broker: RunningBroker, new_queue: NewQu
         with pytest.raises(IllegalState, match="connected already"):
             await app.__aenter__()
     assert sorted(seen) == [("check", 1), ("ship", 1)]
+
+
+async def test_a_job_that_blocks_the_loop_is_reported(
+    broker: RunningBroker, queue: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BLOCKED_S", 0.3)
+    app = App()
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None:
+        time.sleep(1.5)  # noqa: ASYNC251
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        await worker.drain()
+        await until(lambda: "an async function has blocked it" in caplog.text)
 
 
 async def test_keys_are_kept_in_order(broker: RunningBroker, new_queue: NewQueue) -> None:

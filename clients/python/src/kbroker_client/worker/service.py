@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S: Final = 1.0
+_BLOCKED_S: Final = 5.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -84,6 +86,7 @@ class Service:
             if handle_signals:
                 await tasks.start(self._follow_signals)
             logger.info("worker ready, queues: %s", ", ".join(runner.queue for runner in self._runners))
+            tasks.start_soon(_watch_loop)
             async with anyio.create_task_group() as running:
                 for runner in self._runners:
                     running.start_soon(self._run, runner)
@@ -162,6 +165,20 @@ def _refusal(task: Task[..., Any], facts: Facts) -> str | None:
         f"{task.name} has retries={retries}, but the queue {task.queue} delivers a job {limit} times: "
         f"kbroker queues create {task.queue} --deliveries {retries + 1} --update, or retries={limit - 1}"
     )
+
+
+async def _watch_loop() -> None:
+    """Until it is cancelled."""
+    while True:
+        before_s = anyio.current_time()
+        await anyio.sleep(_LOOK_S)
+        late_s = anyio.current_time() - before_s - _LOOK_S
+        if late_s > _BLOCKED_S:
+            logger.warning(
+                "the event loop stood still for %.0f s, and no lock was renewed: unless the process was "
+                "stopped, an async function has blocked it (time.sleep, requests); make it a plain function",
+                late_s,
+            )  # fmt: skip
 
 
 def end_at_once(code: int) -> None:
