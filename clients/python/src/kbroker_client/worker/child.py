@@ -22,7 +22,7 @@ import threading
 from typing import Any, BinaryIO, Final
 
 from .job import Job
-from .policies import Failure, Kind, check_returned, failure_of, reason
+from .policies import Failure, check_returned, failure_of
 from .processes import Hello
 from .task import Task
 
@@ -68,8 +68,6 @@ def _run(task: Task[..., Any], job: Job) -> Failure | None:
     try:
         check_returned(task.name, task.function(*task.arguments(task.read(job.value), job)))
     except BaseException as error:
-        if isinstance(error, SystemExit):
-            return Failure(Kind.ERROR, reason("SystemExit", f"the job called exit({error.code!r})"))
         return failure_of(error, task.options.reject_on)._replace(error=None)
     return None
 

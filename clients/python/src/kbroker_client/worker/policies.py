@@ -90,14 +90,14 @@ def failure_of(error: BaseException, reject_on: tuple[type[BaseException], ...] 
     if isinstance(cause, Reject):
         origin = cause.__cause__
         named = cause.type or (_name(origin) if origin is not None else _name(cause))
-        message = str(cause) or (str(origin) if origin is not None else "")
+        message = _text(cause) or (_text(origin) if origin is not None else "")
         return Failure(Kind.REJECT, reason(named, message, _trace(error)), error)
     kind = Kind.ERROR
     if isinstance(cause, Retry):
         kind = Kind.RETRY
     elif isinstance(cause, (Unreadable, *reject_on)):
         kind = Kind.REJECT
-    return Failure(kind, reason(_name(cause), str(cause), _trace(error)), error)
+    return Failure(kind, reason(_name(cause), _text(cause), _trace(error)), error)
 
 
 def reason(type_name: str, message: str, trace: str = "") -> Reason:
@@ -124,10 +124,21 @@ def _name(error: BaseException) -> str:
     return kind.__qualname__ if is_short else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _text(error: BaseException) -> str:
+    """Whatever the class does: no exception of a job may end its worker."""
+    try:
+        return f"the job called exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+    except Exception as raised:
+        return f"(its text cannot be had: {type(raised).__name__})"
+
+
 def _trace(error: BaseException) -> str:
-    """From the job's own first line on."""
+    """From the job's own first line on. The lines of code alone, if the rest cannot be had."""
     found = _without_own(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, found))
+    try:
+        return "".join(traceback.format_exception(type(error), error, found))
+    except Exception:
+        return "".join(traceback.format_tb(found))
 
 
 def _without_own(found: TracebackType | None) -> TracebackType | None:

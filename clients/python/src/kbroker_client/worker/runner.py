@@ -275,7 +275,9 @@ class Runner:
                         return failure_of(RuntimeError("the job was cancelled from within"))
                     trace = "".join(traceback.format_tb(error.__traceback__)[2:])
                     raise
-        except Exception as error:
+        except BaseException as error:
+            if not _is_of_job(error):
+                raise
             if not job.scope.cancel_called:
                 return failure_of(error, self._options.reject_on)
         if job.ended is not None:
@@ -368,6 +370,13 @@ class Runner:
     def _call(self, name: str, event: JobEvent) -> None:
         self._counts[name] += 1
         self._hooks.call(name, event)
+
+
+def _is_of_job(error: BaseException) -> bool:
+    """Not of the loop, or of a person at the keyboard."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_of_job, error.exceptions))
+    return not isinstance(error, (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()))
 
 
 def _is_cancelled() -> bool:
