@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 import pytest
@@ -62,6 +62,20 @@ async def test_hooks_and_what_is_around(
         assert seen[-2:] == [("on_start", 2, "NoneType"), ("on_reject", 2, "Reject")]
     assert "the hook on_start of job" in caplog.text
     assert "a mistake in a hook" in caplog.text
+
+
+async def test_an_around_may_take_a_failure_upon_itself(broker: RunningBroker, queue: str) -> None:
+    app = App()
+    app.around(lambda job: suppress(OSError))
+
+    @app.task(queue=queue, retries=0)
+    async def task(payload: object) -> None:
+        raise OSError("down")
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        (done,) = await worker.drain()
+    assert (done.outcome, done.reason) == ("succeeded", None)
 
 
 async def test_metrics(broker: RunningBroker, queue: str) -> None:

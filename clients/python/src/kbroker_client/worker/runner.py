@@ -269,6 +269,8 @@ class Runner:
                         for around in self._hooks.around:
                             stack.enter_context(around(job.job))
                         return await self._executor.run(job.job)
+                    if not job.scope.cancel_called:
+                        return None  # An `around` has taken the failure upon itself.
                 except anyio.get_cancelled_exc_class() as error:
                     if not job.scope.cancel_called and not _is_cancelled():
                         # Something that the job waited for was cancelled: that is a failure.
