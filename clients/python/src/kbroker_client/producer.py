@@ -163,8 +163,7 @@ class Producer:
         self._is_closed = True
         with anyio.move_on_after(timeout_s, shield=True):
             while self._unsent:
-                self._room = anyio.Event()
-                await self._room.wait()
+                await self._wait_for_room()
         self._background.cancel()
         with anyio.CancelScope(shield=True):
             for connection in self._connections.values():
@@ -226,8 +225,7 @@ class Producer:
         size = _RECORD_BYTES + len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") + 8 for name, content in headers)
         while self._buffered_bytes and self._buffered_bytes + size > _MAX_BUFFERED_BYTES:
-            self._room = anyio.Event()
-            await self._room.wait()
+            await self._wait_for_room()
             self._check_open()
         timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         record = BatchRecord(0, timestamp_ms, key, value, headers)
@@ -237,6 +235,12 @@ class Producer:
         self._unsent += 1
         self._wake.set()
         return waiting
+
+    async def _wait_for_room(self) -> None:
+        """Until a record has been sent. Several calls may wait, all at one event."""
+        if self._room.is_set():
+            self._room = anyio.Event()
+        await self._room.wait()
 
     def _check_open(self) -> None:
         if self._is_closed:
