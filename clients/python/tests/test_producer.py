@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from clients.python.tests.targets import Target
-from kbroker_client import Producer, producer
+from kbroker_client import Producer, TimedOut, producer
 
 pytestmark = pytest.mark.anyio
 
@@ -19,3 +19,32 @@ async def test_all_calls_that_wait_for_room_go_on(target: Target, monkeypatch: p
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(sending.send, topic, b"x" * 800)
+
+
+async def test_an_answer_that_comes_too_late(target: Target) -> None:
+    if target.broker is None:
+        return
+    topic, late = target.topic(), []
+
+    async with Producer(target.bootstrap, delivery_timeout_s=0.5) as sending:
+        await sending.send(topic, b"0")
+
+        async def send(value: bytes) -> None:
+            with pytest.raises(TimedOut) as error:
+                await sending.send(topic, value)
+            late.append(str(error.value))
+
+        target.broker.sigstop()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, b"1")
+                await anyio.sleep(0.6)
+                tasks.start_soon(send, b"2")  # Finds that the first one is late.
+                await anyio.sleep(0.6)
+                target.broker.sigcont()
+        finally:
+            target.broker.sigcont()
+        sent = await sending.send(topic, b"3")
+    assert late[0] == "not answered within 0.5 s; it may be written"
+    assert len(late) == 2
+    assert sent.offset >= 2

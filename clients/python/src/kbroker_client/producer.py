@@ -331,10 +331,12 @@ class Producer:
         if connection is None or connection.is_closed:
             connection = self._connections[node] = await self._cluster.connect_to(node)
         topics: dict[str, list[dict[str, Any]]] = {}
+        asked: dict[TopicPartition, _Batch] = {}
         for place in places:
             batch = self._next_batch(self._partitions[place])
             if batch is not None:
                 batch.attempts += 1
+                asked[place] = batch
                 topics.setdefault(place.topic, []).append({"index": place.partition, "records": batch.data})
         if not topics:
             return False
@@ -348,9 +350,10 @@ class Producer:
         )
         return any(
             [
-                self._answered(TopicPartition(topic.name, row.index), row)
+                self._answered(place, asked[place], row)
                 for topic in answer.responses
                 for row in topic.partition_responses
+                if (place := TopicPartition(topic.name, row.index)) in asked
             ]
         )
 
@@ -388,11 +391,11 @@ class Producer:
     # -- answers
     # ----------------------------------------------------------------------------------------------
 
-    def _answered(self, place: TopicPartition, row: Any) -> bool:
+    def _answered(self, place: TopicPartition, batch: _Batch, row: Any) -> bool:
         """Returns whether the batch is to be sent again."""
         partition = self._partitions[place]
-        batch = partition.batch
-        assert batch is not None
+        if partition.batch is not batch:
+            return False  # It was given up while the request was under way.
         code = ErrorCode(row.error_code)
         if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
             base = row.base_offset if code is ErrorCode.none else -1
