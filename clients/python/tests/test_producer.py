@@ -48,3 +48,19 @@ async def test_an_answer_that_comes_too_late(target: Target) -> None:
     assert late[0] == "not answered within 0.5 s; it may be written"
     assert len(late) == 2
     assert sent.offset >= 2
+
+
+async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) -> None:
+    topic = target.topic()
+    async with Producer(target.bootstrap) as sending:
+        with pytest.raises(TypeError, match="the header a of a record is bytes, not str"):
+            await sending.send(topic, b"", headers=[("a", "text")])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="the name of a header is text, not bytes"):
+            await sending.send(topic, b"", headers=[(b"a", b"text")])  # type: ignore[list-item]
+        with pytest.raises(ValueError, match="in ms since 1970, not"):
+            await sending.send(topic, b"", timestamp_ms=1 << 63)
+        with pytest.raises(UnicodeEncodeError):
+            await sending.send(topic, b"", headers=[("\ud800", b"")])
+        await sending.send(
+            topic, memoryview(b"x"), key=bytearray(b"y"), headers=[("a", memoryview(b"\1")), ("\udcff", None)]
+        )

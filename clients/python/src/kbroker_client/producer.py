@@ -212,9 +212,7 @@ class Producer:
         timestamp_ms: int | None,
     ) -> _Waiting:
         self._check_open()
-        for name, given in (("value", value), ("key", key)):
-            if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-                raise TypeError(f"the {name} of a record is bytes, not {type(given).__name__}")
+        _check_record(value, key, headers, timestamp_ms)
         found = await self._find(topic)
         if partition is None:
             partition = self._place(found, key)
@@ -434,6 +432,22 @@ class Producer:
         self._unsent -= 1
         self._buffered_bytes -= waiting.bytes
         self._room.set()
+
+
+def _check_record(value: object, key: object, headers: Headers, timestamp_ms: int | None) -> None:
+    """Raises TypeError and ValueError: a batch is built in the background, where nobody would get
+    them."""
+    contents = [("value", value), ("key", key)]
+    for name, content in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is text, not {type(name).__name__}")
+        name.encode(errors="surrogateescape")  # As in a batch.
+        contents.append((f"header {name}", content))
+    for name, given in contents:
+        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+            raise TypeError(f"the {name} of a record is bytes, not {type(given).__name__}")
+    if timestamp_ms is not None and not -1 <= timestamp_ms < 1 << 63:
+        raise ValueError(f"the timestamp of a record is in ms since 1970, not {timestamp_ms}")
 
 
 async def _outcome(waiting: _Waiting) -> Sent:
