@@ -43,9 +43,10 @@ class Target:
         self.configure(name, {"share.auto.offset.reset": "earliest", **given})
         return name
 
-    def configure(self, group: str, configs: Mapping[str, str]) -> None:
+    def configure(self, name: str, configs: Mapping[str, str], kind: int = 32) -> None:
+        """`kind`: 32 a group, 2 a topic."""
         rows = [{"name": key, "config_operation": 0, "value": value} for key, value in configs.items()]
-        resource = {"resource_type": 32, "resource_name": group, "configs": rows}
+        resource = {"resource_type": kind, "resource_name": name, "configs": rows}
         with Connection("127.0.0.1", self.port) as connection:
             answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=False)
         assert answer.responses[0].error_code == 0, answer

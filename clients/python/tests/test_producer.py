@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from clients.python.tests.targets import Target
-from kbroker_client import Producer, TimedOut, producer
+from kbroker_client import ErrorCode, KafkaError, Producer, TimedOut, producer
 
 pytestmark = pytest.mark.anyio
 
@@ -64,3 +64,15 @@ async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) 
         await sending.send(
             topic, memoryview(b"x"), key=bytearray(b"y"), headers=[("a", memoryview(b"\1")), ("\udcff", None)]
         )
+
+
+async def test_a_topic_of_small_batches(target: Target) -> None:
+    """Each record fits, but not all that are sent together."""
+    topic = target.topic()
+    target.configure(topic, {"max.message.bytes": "10000"}, kind=2)
+    async with Producer(target.bootstrap) as sending:
+        sent = await sending.send_all(topic, [b"x" * 1000] * 100)
+        assert [each.offset for each in sent] == list(range(100))
+        with pytest.raises(KafkaError) as error:
+            await sending.send(topic, b"x" * 20_000)
+        assert error.value.code is ErrorCode.message_too_large

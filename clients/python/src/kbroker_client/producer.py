@@ -57,6 +57,7 @@ _NEW_ID: Final = (
     ErrorCode.out_of_order_sequence_number,
     ErrorCode.invalid_producer_epoch,
 )
+_TOO_LARGE: Final = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]]
 
 
@@ -92,13 +93,16 @@ class _Batch:
 
 
 class _Partition:
-    """`batch`: under way, or to be sent again before anything new."""
+    """- `batch`: under way, or to be sent again before anything new
+    - `most_bytes`: of a batch; less if the topic allows less
+    """
 
-    __slots__ = ("batch", "next_sequence", "producer_id", "queue")
+    __slots__ = ("batch", "most_bytes", "next_sequence", "producer_id", "queue")
 
     def __init__(self) -> None:
         self.queue: deque[_Waiting] = deque()
         self.batch: _Batch | None = None
+        self.most_bytes = _MAX_BATCH_BYTES
         self.producer_id = -1
         self.next_sequence = 0
 
@@ -377,7 +381,7 @@ class Producer:
             partition.producer_id, partition.next_sequence = identity.producer_id, 0
         waiting: list[_Waiting] = []
         size = 0
-        while partition.queue and (not waiting or size + partition.queue[0].bytes <= _MAX_BATCH_BYTES):
+        while partition.queue and (not waiting or size + partition.queue[0].bytes <= partition.most_bytes):
             waiting.append(partition.queue.popleft())
             size += waiting[-1].bytes
         numbered = ProducerInfo(identity.producer_id, identity.producer_epoch, partition.next_sequence)
@@ -403,9 +407,12 @@ class Producer:
             return False
         if code in _RETRIABLE:
             return True
-        if code in _NEW_ID and batch.attempts == 1:
-            # Nothing of it is written. The broker has forgotten the producer, or an earlier batch
-            # has failed.
+        is_divided = code in _TOO_LARGE and len(batch.waiting) > 1
+        if is_divided:
+            partition.most_bytes = sum(each.bytes for each in batch.waiting) // 2
+        if is_divided or (code in _NEW_ID and batch.attempts == 1):
+            # Nothing of it is written. The topic's batches are smaller, the broker has forgotten
+            # the producer, or an earlier batch has failed.
             self._identity = NO_PRODUCER
             partition.queue.extendleft(reversed(batch.waiting))
             partition.batch = None
