@@ -66,8 +66,9 @@ def main(
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(program, description="Workers for the queues of kbroker and Kafka.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    # Not abbreviated: --reload is taken out of the arguments for the worker's own process.
     command = commands.add_parser(
-        "run", help="Do the jobs of an app's queues until SIGTERM or SIGINT.",
+        "run", allow_abbrev=False, help="Do the jobs of an app's queues until SIGTERM or SIGINT.",
         description="Do the jobs of an app's queues until SIGTERM or SIGINT. Running jobs may end; a second "
         "signal ends the worker at once.",
     )  # fmt: skip
