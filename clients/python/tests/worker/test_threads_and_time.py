@@ -34,27 +34,6 @@ async def test_outcomes_in_threads(broker: RunningBroker, queue: str) -> None:
     assert threading.main_thread() not in threads
 
 
-async def test_a_plain_function_that_returns_a_coroutine_fails(broker: RunningBroker, queue: str) -> None:
-    """Its work would never be done: `async` was forgotten, or a decorator hides it."""
-    app = App()
-
-    async def work(payload: object) -> None: ...
-
-    @app.task(queue=queue, retries=0)
-    def task(payload: object) -> object:
-        return work(payload)
-
-    async with app.testing(broker.bootstrap) as worker:
-        await task.send(1)
-        (outcome,) = await worker.drain()
-    assert outcome.outcome == "rejected"
-    assert outcome.reason is not None
-    assert outcome.reason.message == (
-        f"{task.name} is no async function, but has returned a coroutine, which nobody awaits: "
-        "write `async def`"
-    )
-
-
 async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
     app, seen = App(), []
 

@@ -22,7 +22,7 @@ import threading
 from typing import Any, BinaryIO, Final
 
 from .job import Job
-from .policies import Failure, check_returned, failure_of
+from .policies import Failure, failure_of
 from .processes import Hello
 from .task import Task
 
@@ -66,7 +66,7 @@ def _answer(answers: BinaryIO, failure: Failure | None) -> None:
 
 def _run(task: Task[..., Any], job: Job) -> Failure | None:
     try:
-        check_returned(task.name, task.function(*task.arguments(task.read(job.value), job)))
+        task.run_plain(task.arguments(task.read(job.value), job))
     except BaseException as error:
         return failure_of(error, task.options.reject_on)._replace(error=None)
     return None

@@ -12,7 +12,6 @@ The queue's redelivery settings decide when a job is delivered again.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import traceback
@@ -69,17 +68,6 @@ class Failure(NamedTuple):
         if self.kind is Kind.STOPPED:
             return False
         return self.kind is Kind.REJECT or (retries is not None and attempt > retries)
-
-
-def check_returned(name: str, returned: object) -> None:
-    """Of a plain function. Raises TypeError if the work is still to be awaited."""
-    if inspect.isawaitable(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise TypeError(
-            f"{name} is no async function, but has returned a {type(returned).__name__}, which nobody "
-            "awaits: write `async def`"
-        )
 
 
 def failure_of(error: BaseException, reject_on: tuple[type[BaseException], ...] = ()) -> Failure:

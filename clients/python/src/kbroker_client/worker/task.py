@@ -94,6 +94,8 @@ def _run_in(function: Callable[..., Any], mode: str | None) -> RunIn:
         if mode is not None:
             raise ValueError(f"{name} is an async function, which runs on the loop: it has no mode")
         return RunIn.LOOP
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name} has a yield: calling it makes a generator, and does no job")
     if mode not in (None, "thread", "process"):
         raise ValueError(f'mode {mode!r} is not "thread" or "process"')
     run_in = RunIn(mode or "thread")
@@ -140,6 +142,18 @@ class Task(Generic[P, R]):
 
     def arguments(self, payload: Any, job: Job) -> tuple[Any, ...]:
         return (payload, job) if self._takes_job else (payload,)
+
+    def run_plain(self, arguments: tuple[Any, ...]) -> None:
+        """A job of a plain function. Raises TypeError for one that only looks plain, because of its
+        decorator: nothing of the job has been done."""
+        made: Any = self.function(*arguments)
+        if inspect.isawaitable(made) or inspect.isgenerator(made) or inspect.isasyncgen(made):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise TypeError(
+                f"{self.name} returned a {type(made).__name__} instead of doing the job: write `async "
+                "def`, decorate the function with `task` first, or make its other decorators async too"
+            )
 
     async def send(
         self,
@@ -231,7 +245,8 @@ def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: 
     """Raises TypeError."""
     annotation = parameter.annotation
     if isinstance(annotation, str):
-        names = getattr(function, "__globals__", {}) | _enclosed(function)
+        written = inspect.unwrap(function)  # Decorators of other modules have other globals.
+        names = getattr(written, "__globals__", {}) | _enclosed(written)
         try:
             annotation = eval(annotation, names)
         except (NameError, AttributeError) as error:
@@ -244,7 +259,8 @@ def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
     """The variables of enclosing functions that have a value by now."""
-    names = inspect.unwrap(function).__code__.co_freevars
+    code = getattr(function, "__code__", None)
+    names = code.co_freevars if code is not None else ()
     found = {}
     for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
         with suppress(ValueError):

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from .job import Job
-from .policies import Failure, check_returned
+from .policies import Failure
 
 if TYPE_CHECKING:
     from .task import Task
@@ -67,7 +67,7 @@ class Threads:
             call.is_running = True
         _local.is_in_job = True
         try:
-            check_returned(self._task.name, self._task.function(*arguments))
+            self._task.run_plain(arguments)
         finally:
             _local.is_in_job = False
             with self._counting:
