@@ -135,9 +135,10 @@ def test_a_job_that_outlasts_the_drain_is_released(program: Program, loop: str) 
         program.wait_for("begin 1", "begin 1", "end 1", "cancelled 1", "begin 2")
 
 
-def test_a_second_signal_ends_at_once(program: Program) -> None:
+@pytest.mark.parametrize("option", [(), ("--reload",)])
+def test_a_second_signal_ends_at_once(program: Program, option: Sequence[str]) -> None:
     program.send(3600)
-    with program.worker() as worker:
+    with program.worker(*option) as worker:
         program.wait_for("begin 1")
         worker.terminate()
         assert worker.stderr is not None

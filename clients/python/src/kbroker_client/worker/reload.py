@@ -21,8 +21,15 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "venv", "site-packag
 def run_and_reload(arguments: Sequence[str], folder: str) -> int:
     """Until SIGTERM or SIGINT. Returns the exit code of the last worker."""
     stopping = threading.Event()
+    worker: subprocess.Popen[bytes] | None = None
+
+    def end(number: int, frame: object) -> None:
+        if stopping.is_set() and worker is not None:  # The worker's second signal.
+            worker.terminate()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, end)
     before = _times(folder)
     worker = _start(arguments)
     while not stopping.wait(_LOOK_S):
