@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from clients.python.tests.worker.plain_jobs import Work, app, in_process
-from clients.python.tests.worker.queues import QUICK
+from clients.python.tests.worker.queues import QUICK, until
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.worker.testing import Outcome
 
@@ -79,3 +80,24 @@ def _short(each: Outcome) -> tuple[str, str, str]:
     return (each.outcome, "", "") if reason is None else (
         each.outcome, reason.type.rpartition(".")[2], reason.message
     )  # fmt: skip
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_an_idle_process_that_was_killed(broker: RunningBroker, tmp_path: Path) -> None:
+    """The next job does not fail for it."""
+    log = tmp_path / "log"
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("write", str(log)))
+        await worker.drain()
+        pid = int(log.read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: _has_ended(pid))
+        await in_process.send(Work("write", str(log)))
+        outcomes = await worker.drain()
+    assert [each.outcome for each in outcomes] == ["succeeded"]
+
+
+def _has_ended(pid: int) -> bool:
+    """Under trio it is a zombie until the worker looks."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

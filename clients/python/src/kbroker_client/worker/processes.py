@@ -80,6 +80,16 @@ class _Running:
             raise
         return started
 
+    @property
+    def has_ended(self) -> bool:
+        """Asks the system: the loop may not have heard of it yet."""
+        if self._process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # The loop has just heard of it.
+            return True
+
     async def call(self, message: object) -> Failure | None:
         """Raises ProcessDied."""
         assert self._process.stdin is not None
@@ -111,7 +121,7 @@ class Processes:
 
     async def run(self, job: Job) -> Failure | None:
         """A cancellation kills the process. Raises ProcessDied."""
-        process = self._idle.pop() if self._idle else await _Running.start(self._hello)
+        process = await self._take()
         try:
             failure = await process.call(job)
         except BaseException:
@@ -119,6 +129,15 @@ class Processes:
             raise
         self._idle.append(process)
         return failure
+
+    async def _take(self) -> _Running:
+        """An idle process may have been killed, for its memory perhaps. No job fails for that."""
+        while self._idle:
+            process = self._idle.pop()
+            if not process.has_ended:
+                return process
+            await process.kill()
+        return await _Running.start(self._hello)
 
     async def aclose(self) -> None:
         while self._idle:
