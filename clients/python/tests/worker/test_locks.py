@@ -104,6 +104,29 @@ async def test_a_lock_that_ran_out(broker: RunningBroker, new_queue: NewQueue) -
     assert (statistics.locks_lost, statistics.succeeded, statistics.started) == (1, 1, 2)
 
 
+async def test_a_job_that_comes_again_while_the_worker_drains(
+    broker: RunningBroker, new_queue: NewQueue
+) -> None:
+    """Its lock ran out just before; the answer with its second delivery is on its way meanwhile."""
+    app, running = App(), anyio.Event()
+    lost: list[JobEvent] = []
+    app.on_lock_lost(lost.append)
+
+    @app.task(queue=new_queue(SHORT_LOCKS))
+    async def task(payload: object) -> None:
+        running.set()
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1.5)  # Until after the next renewal.
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        await running.wait()
+        (runner,) = worker._service._runners
+        (job,) = runner._active
+        runner._consumer._ready.append(job.record._replace(delivery_count=2))
+    assert [event.job.attempt for event in lost] == [1]
+
+
 async def test_a_restart_of_the_broker() -> None:
     """The locks of running jobs are lost: the jobs are cancelled, and run again."""
     with open_test_broker() as broker:

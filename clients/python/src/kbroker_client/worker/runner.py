@@ -215,6 +215,7 @@ class Runner:
             self._nudge = anyio.Event()
             try:
                 for record in await self._consumer.poll(timeout_s=0):
+                    self._lose_older(record)
                     self._consumer.acknowledge(record, Outcome.RELEASE)
             except WokenUp:
                 continue
@@ -231,18 +232,21 @@ class Runner:
     # ----------------------------------------------------------------------------------------------
 
     def _begin(self, record: Record, tasks: TaskGroup) -> None:
-        place = record.partition, record.offset
-        before = self._by_place.get(place)
-        if before is not None:  # Its lock has run out, and this worker got it again.
-            self._lose(before)
+        self._lose_older(record)
         job = RunningJob(record, job_of(record, self.queue), self._options.timeout)
         if self._retries is not None and record.delivery_count > self._retries + 1:
             self._conclude(job, too_often(record.delivery_count, self._retries))
             return
         self._locks.begin(job)
         self._active.add(job)
-        self._by_place[place] = job
+        self._by_place[record.partition, record.offset] = job
         tasks.start_soon(self._work, job)
+
+    def _lose_older(self, record: Record) -> None:
+        """A delivery that still runs here: its lock has run out, and this worker got it again."""
+        before = self._by_place.get((record.partition, record.offset))
+        if before is not None:
+            self._lose(before)
 
     async def _work(self, job: RunningJob) -> None:
         self._call("on_start", JobEvent(job.job))
@@ -265,12 +269,13 @@ class Runner:
         try:
             with job.scope:
                 try:
+                    failure, has_returned = None, False
                     with ExitStack() as stack:
                         for around in self._hooks.around:
                             stack.enter_context(around(job.job))
-                        return await self._executor.run(job.job)
-                    if not job.scope.cancel_called:
-                        return None  # An `around` has taken the failure upon itself.
+                        failure, has_returned = await self._executor.run(job.job), True
+                    if has_returned or not job.scope.cancel_called:
+                        return failure  # None also if an `around` has taken it upon itself.
                 except anyio.get_cancelled_exc_class() as error:
                     if not job.scope.cancel_called and not _is_cancelled():
                         # Something that the job waited for was cancelled: that is a failure.

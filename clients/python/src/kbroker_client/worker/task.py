@@ -146,7 +146,8 @@ class Task(Generic[P, R]):
     def run_plain(self, arguments: tuple[Any, ...]) -> None:
         """A job of a plain function. Raises TypeError for one that only looks plain, because of its
         decorator: nothing of the job has been done."""
-        made: Any = self.function(*arguments)
+        function: Callable[..., Any] = self.function
+        made = function(*arguments)
         if inspect.isawaitable(made) or inspect.isgenerator(made) or inspect.isasyncgen(made):
             if inspect.iscoroutine(made):
                 made.close()
