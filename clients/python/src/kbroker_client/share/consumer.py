@@ -152,8 +152,10 @@ class ShareConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
-        await self._background.wait()
+        try:
+            await self.close()
+        finally:
+            await self._background.wait()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Send the acknowledgements that were made, release all other records, and leave the group.
@@ -161,19 +163,21 @@ class ShareConsumer:
         if self._is_closed:
             return
         self._is_closed = True
-        with anyio.move_on_after(timeout_s, shield=True):
-            self._hand_over()
-            async with anyio.create_task_group() as closing:
+        try:
+            with anyio.move_on_after(timeout_s, shield=True):
+                self._hand_over()
+                async with anyio.create_task_group() as closing:
+                    for session in self._sessions.values():
+                        closing.start_soon(session.close)
+                await self._membership.end()
+        finally:
+            with anyio.CancelScope(shield=True):
                 for session in self._sessions.values():
-                    closing.start_soon(session.close)
-            await self._membership.leave()
-        with anyio.CancelScope(shield=True):
-            for session in self._sessions.values():
-                await session.abandon()
-            await self._membership.close()
-            await self._cluster.close()
-        self._background.cancel()
-        self._news.set()
+                    await session.abandon()
+                await self._membership.close()
+                await self._cluster.close()
+            self._background.cancel()
+            self._news.set()
         self._report()
 
     # -- subscription
@@ -399,11 +403,16 @@ class ShareConsumer:
                 session.wake()
 
     def _report(self) -> None:
-        """Call the callback for what has been answered."""
+        """Call the callback for what has been answered. If it raises, the rest is for the next
+        time."""
         answers, self._answers = self._answers, []
         if self._callback is not None:
-            for partition, types, error in answers:
-                self._callback({self._name_of(partition): frozenset(types)}, error)
+            for number, (partition, types, error) in enumerate(answers, 1):
+                try:
+                    self._callback({self._name_of(partition): frozenset(types)}, error)
+                except BaseException:
+                    self._answers[:0] = answers[number:]
+                    raise
 
     def _name_of(self, partition: Partition) -> TopicPartition:
         topic = self._cluster.topic_of(partition[0])

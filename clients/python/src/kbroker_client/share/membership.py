@@ -56,6 +56,8 @@ class Membership:
         self._told: frozenset[str] | None = None
         self._changed = anyio.Event()
         self._connection: Connection | None = None
+        self._is_ending = False
+        self._ended = anyio.Event()
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """Takes effect with the next heartbeat, which is sent at once."""
@@ -63,11 +65,17 @@ class Membership:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, or `on_end` was called."""
+        """Until `end`, or `on_end` was called."""
+        try:
+            await self._run()
+        finally:
+            self._ended.set()
+
+    async def _run(self) -> None:
         backoff = Backoff()
-        while True:
+        while not self._is_ending:
             if not self._topics:
-                await self.leave()
+                await self._leave()
                 self._on_assignment(frozenset())
                 await self._changed.wait()
                 self._changed = anyio.Event()
@@ -123,9 +131,21 @@ class Membership:
             member_epoch=self._epoch, rack_id=None, subscribed_topic_names=topics,
         )  # fmt: skip
 
-    async def leave(self) -> None:
-        """The last heartbeat. If it fails, the session runs out at the broker."""
-        if self._epoch == _JOIN or self._connection is None or self._connection.is_closed:
+    async def end(self) -> None:
+        """Leave the group, behind the heartbeat that is under way: the connection is its own until
+        it is answered. If this fails, the session runs out at the broker."""
+        self._is_ending = True
+        self._changed.set()
+        if self._has_joined():
+            await self._ended.wait()
+            await self._leave()
+
+    def _has_joined(self) -> bool:
+        return self._epoch != _JOIN and self._connection is not None and not self._connection.is_closed
+
+    async def _leave(self) -> None:
+        """The last heartbeat."""
+        if not self._has_joined():
             return
         self._epoch = _LEAVE
         try:
