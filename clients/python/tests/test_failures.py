@@ -15,7 +15,8 @@ import pytest
 
 from clients.python.tests.targets import SHORT_LOCKS, Target
 from kbroker.client.broker_process import free_port
-from kbroker.client.rpc import API_KEYS
+from kbroker.client.group_admin import ShareGroup, describe_share_groups
+from kbroker.client.rpc import API_KEYS, Connection
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import (
     BrokerUnreachable,
@@ -361,6 +362,37 @@ async def _cancel_after(scope: anyio.CancelScope, steps: int) -> None:
     for _ in range(steps):
         await anyio.lowlevel.checkpoint()
     scope.cancel()
+
+
+async def test_closing_waits_for_the_heartbeat_under_way(target: Target) -> None:
+    """A member whose join is not answered yet leaves, too."""
+    topic, group = target.topic(), target.group()
+    for step in range(50):
+        async with ShareConsumer(target.bootstrap, group=group, topics=[topic]):
+            await anyio.sleep(step * 0.0003)
+    with Connection("127.0.0.1", target.port) as connection:
+        (found,) = describe_share_groups(connection, [group])
+    assert isinstance(found, ShareGroup), found
+    assert found.members == ()
+
+
+def test_an_error_of_the_callback_in_close_is_raised(target: Target, anyio_backend: str) -> None:
+    """And no task is left behind: trio refuses to end with one."""
+    topic, group = target.topic(), target.group()
+
+    def refuse(*_: object) -> None:
+        raise LookupError("of the callback")
+
+    async def consume() -> None:
+        await fill(target.bootstrap, topic, 0, 1)
+        async with ShareConsumer(
+            target.bootstrap, group=group, topics=[topic], mode="explicit", on_acknowledged=refuse
+        ) as consumer:
+            for record in await consumer.poll(POLL_S):
+                consumer.acknowledge(record)
+
+    with pytest.raises(LookupError, match="of the callback"):
+        anyio.run(consume, backend=anyio_backend)
 
 
 async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(target: Target) -> None:

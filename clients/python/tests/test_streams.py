@@ -85,6 +85,15 @@ async def test_closing_ends_a_receive_that_waits() -> None:
         await stream.aclose()
 
 
+async def test_one_task_receives_at_a_time() -> None:
+    async with connected() as (stream, _), anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.receive)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await stream.receive()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_cancelled_receive_loses_nothing() -> None:
     async with connected() as (stream, peer):
         with anyio.move_on_after(0.05):

@@ -50,6 +50,8 @@ class _AsyncioStream(asyncio.Protocol, ByteStream):
         while not self._received:
             if self._is_over:
                 raise self._reason(anyio.EndOfStream)
+            if self._reader is not None and not self._reader.done():
+                raise anyio.BusyResourceError("reading from")
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         data = self._received.popleft()

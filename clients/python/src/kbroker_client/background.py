@@ -16,6 +16,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
         self._scopes: set[anyio.CancelScope] = set()
+        self._idle = anyio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -37,12 +38,22 @@ class Background:
                     await task()
             finally:
                 self._scopes.discard(scope)
+                if not self._scopes:
+                    self._idle.set()
 
         self._tasks.start_soon(scoped)
 
     def cancel(self) -> None:
         for scope in self._scopes:
             scope.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the tasks and wait until they have ended: afterwards none of them makes a
+        connection that nobody closes."""
+        self.cancel()
+        while self._scopes:
+            self._idle = anyio.Event()
+            await self._idle.wait()
 
     async def wait(self) -> None:
         """To be called by __aexit__, outside of any other scope, when the tasks have been

@@ -156,8 +156,11 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
-        await self._background.wait()
+        try:
+            await self.close()
+        finally:
+            self._background.cancel()
+            await self._background.wait()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Wait until the records that were given to `send` have been sent, at most `timeout_s`,
@@ -168,8 +171,8 @@ class Producer:
         with anyio.move_on_after(timeout_s, shield=True):
             while self._unsent:
                 await self._wait_for_room()
-        self._background.cancel()
         with anyio.CancelScope(shield=True):
+            await self._background.stop()
             for connection in self._connections.values():
                 await connection.close()
             await self._cluster.close()

@@ -155,6 +155,7 @@ class ShareConsumer:
         try:
             await self.close()
         finally:
+            self._background.cancel()
             await self._background.wait()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
@@ -172,11 +173,11 @@ class ShareConsumer:
                 await self._membership.end()
         finally:
             with anyio.CancelScope(shield=True):
+                await self._background.stop()
                 for session in self._sessions.values():
                     await session.abandon()
                 await self._membership.close()
                 await self._cluster.close()
-            self._background.cancel()
             self._news.set()
         self._report()
 
@@ -506,6 +507,8 @@ class ShareConsumer:
 
     def _distribute(self) -> None:
         """Give each assigned partition to the session of its leader."""
+        if self._is_closed:
+            return
         by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
         for partition in self._assignment:
             topic = self._cluster.topic_of(partition[0])
@@ -514,7 +517,7 @@ class ShareConsumer:
                 if leader >= 0:
                     by_node.setdefault(leader, set()).add(partition)
         for node, partitions in by_node.items():
-            if node not in self._sessions and not self._is_closed:
+            if node not in self._sessions:
                 self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
                 self._background.start(self._sessions[node].run)
                 self._background.start(self._sessions[node].watch)

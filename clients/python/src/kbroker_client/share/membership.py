@@ -103,6 +103,8 @@ class Membership:
         if self._connection is None or self._connection.is_closed:
             self._connection = await self._cluster.connect_to_coordinator(self._group)
             self._told = None
+        if self._is_ending:
+            return None
         answer = await self._heartbeat(None if topics == self._told else sorted(topics))
         if answer.error_code is ErrorCode.none:
             self._told = topics
@@ -132,20 +134,18 @@ class Membership:
         )  # fmt: skip
 
     async def end(self) -> None:
-        """Leave the group, behind the heartbeat that is under way: the connection is its own until
-        it is answered. If this fails, the session runs out at the broker."""
+        """Leave the group, behind the heartbeat that is under way, which may be the one that joins:
+        the connection is its own until it is answered. If this fails, the session runs out at the
+        broker."""
         self._is_ending = True
         self._changed.set()
-        if self._has_joined():
+        if self._connection is not None and not self._connection.is_closed:
             await self._ended.wait()
             await self._leave()
 
-    def _has_joined(self) -> bool:
-        return self._epoch != _JOIN and self._connection is not None and not self._connection.is_closed
-
     async def _leave(self) -> None:
         """The last heartbeat."""
-        if not self._has_joined():
+        if self._epoch == _JOIN or self._connection is None or self._connection.is_closed:
             return
         self._epoch = _LEAVE
         try:
