@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 
 import anyio
@@ -334,3 +335,20 @@ async def test_an_error_of_the_caller_is_not_wrapped(target: Target) -> None:
 
     with pytest.raises(ZeroDivisionError):
         await fail()
+
+
+async def test_a_program_that_uses_all_threads_gets_records(target: Target) -> None:
+    """Large batches are decoded in a thread, and so locks could not be renewed either."""
+    topic, group = target.topic(), target.group()
+    async with Producer(target.bootstrap) as producer:
+        await producer.send(topic, b"x" * 200_000)
+    end, threads = threading.Event(), int(anyio.to_thread.current_default_thread_limiter().total_tokens)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(threads):
+            tasks.start_soon(anyio.to_thread.run_sync, end.wait)
+        try:
+            async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as consumer:
+                found = await consumer.poll(POLL_S)
+        finally:
+            end.set()
+    assert len(found) == 1

@@ -73,6 +73,7 @@ async def _exchange(security: Security) -> AsyncGenerator[bytes, bytes]:
         return
     client = ScramClient(_SCRAM[security.mechanism or ""], username, password, secrets.token_urlsafe(24))
     server_first = yield client.first()
-    # Some thousand iterations: another task may have a heartbeat to send meanwhile.
-    final = await anyio.to_thread.run_sync(client.final, server_first)
+    # Some thousand iterations: another task may have a heartbeat to send meanwhile. Not in one of
+    # anyio's own threads, all of which the program may use for long.
+    final = await anyio.to_thread.run_sync(client.final, server_first, limiter=anyio.CapacityLimiter(1))
     client.check((yield final))

@@ -113,6 +113,7 @@ class ShareSession:
         self._joined: frozenset[Partition] = frozenset()
         self._pending: list[Acknowledgement] = []
         self._wake = Signal()
+        self._threads = anyio.CapacityLimiter(1)  # The program may use all of anyio's own for long.
         self._is_closing = False
         self._ended = anyio.Event()
 
@@ -272,7 +273,9 @@ class ShareSession:
         if len(data) <= _DECODED_ON_THE_LOOP_BYTES:
             decoded = decode(name, row.partition_index, data, acquired, lease)
         else:
-            decoded = await anyio.to_thread.run_sync(decode, name, row.partition_index, data, acquired, lease)
+            decoded = await anyio.to_thread.run_sync(
+                decode, name, row.partition_index, data, acquired, lease, limiter=self._threads
+            )
         for first, last in decoded.damaged:
             logger.warning(
                 "%s-%d: records %d to %d are damaged, and rejected", name, row.partition_index, first, last
