@@ -9,16 +9,19 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from clients.python.tests.targets import SHORT_LOCKS, Target
+from clients.python.tests.worker.queues import until
 from kbroker.client.broker_process import free_port
 from kbroker.client.group_admin import ShareGroup, describe_share_groups
 from kbroker.client.rpc import API_KEYS, Connection
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import (
+    Acquire,
     BrokerUnreachable,
     KafkaError,
     LockLost,
@@ -30,6 +33,7 @@ from kbroker_client import (
     ShareConsumer,
     TimedOut,
     TopicPartition,
+    cluster,
     connection,
 )
 from kbroker_client.share import session
@@ -127,6 +131,43 @@ async def test_a_record_of_a_lost_session_is_answered_as_lost(own: RunningBroker
         (record,) = await consumer.poll(POLL_S)
         consumer.acknowledge(record)
         assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
+async def test_a_partition_without_a_leader_is_asked_for_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the brokers elect one."""
+    topic, group = target.topic(), target.group()
+    await fill(target.bootstrap, topic, 0, 1)
+    learn, asked = cluster.Cluster._learn, 0
+
+    def learn_late(self: cluster.Cluster, row: Any) -> None:
+        nonlocal asked
+        asked += 1
+        learn(self, row)
+        if asked <= 3:
+            known = self._by_name[row.name]
+            self._by_name[row.name] = self._by_id[known.id] = known._replace(leaders=[-1])
+
+    monkeypatch.setattr(cluster.Cluster, "_learn", learn_late)
+    async with ShareConsumer(target.bootstrap, group=group, topics=[topic]) as consumer:
+        assert values(await consumer.poll(POLL_S)) == [0]
+    assert asked > 3
+
+
+async def test_a_node_without_partitions_does_not_keep_the_turn(target: Target) -> None:
+    """Its last one may have got another leader while it was not asked."""
+    topic, group = target.topic(), target.group()
+    async with ShareConsumer(
+        target.bootstrap, group=group, topics=[topic], acquire=Acquire.RECORD_LIMIT
+    ) as consumer:
+        assert await consumer.poll(1) == []
+        await until(lambda: not consumer._is_asking)
+        consumer._sessions[77] = session.ShareSession(77, consumer._cluster, group, "", consumer)
+        consumer._sessions[77]._ended.set()
+        consumer._fetching = 77
+        await fill(target.bootstrap, topic, 0, 1)
+        assert values(await consumer.poll(POLL_S)) == [0]
 
 
 async def test_a_producer_survives_its_broker_and_writes_once(own: RunningBroker) -> None:

@@ -32,7 +32,15 @@ import anyio.lowlevel
 from .._shared.share.reasons import Reason, shortened
 from ..background import Background, Signal
 from ..cluster import Cluster, TopicPartition
-from ..errors import BrokerUnreachable, ClientClosed, IllegalState, LockLost, TimedOut, WokenUp
+from ..errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    IllegalState,
+    LockLost,
+    NotAuthenticated,
+    TimedOut,
+    WokenUp,
+)
 from ..security import PLAINTEXT, Security
 from .membership import Membership
 from .records import Decoded, Outcome, Record
@@ -43,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 10.0
 _FETCH_WAIT_MS: Final = 500
+_LEADER_S: Final = 0.5
+"""Between questions for the leader of a partition that has none, or whose topic is not known."""
 _MAX_BYTES: Final = 50 << 20
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, frozenset[int]], Exception | None], object]
 """Called with the offsets of acknowledgements that the broker has answered, and its error."""
@@ -129,6 +139,8 @@ class ShareConsumer:
         self._wanted = 0
         self._fetching: int | None = None
         """The node that has the turn of RECORD_LIMIT, in which one node at a time is asked."""
+        self._is_asking = False
+        """Whether that node is asked at the moment."""
         self._news = Signal()
         self._is_woken = False
         self._is_polling = False
@@ -426,15 +438,18 @@ class ShareConsumer:
         if not self._wanted or self._ready or self._is_closed or self._is_stopping:
             return None
         if self._acquire is Acquire.RECORD_LIMIT:
-            if self._fetching not in (None, session.node):
+            holder = None if self._fetching is None else self._sessions[self._fetching]
+            # Its partitions may have gone to another node before it was asked.
+            if holder not in (None, session) and (self._is_asking or holder.partitions):
                 return None
-            self._fetching = session.node
+            self._fetching, self._is_asking = session.node, True
         return self._limits._replace(max_records=self._wanted)
 
     def fetched(self, session: ShareSession) -> None:
         if not self._is_polling:
             self._wanted = 0
         if self._fetching == session.node:
+            self._is_asking = False
             others = sorted(
                 node for node, each in self._sessions.items() if each.partitions and each is not session
             )
@@ -451,11 +466,16 @@ class ShareConsumer:
         self._news.set()
 
     def failed(self, error: Exception) -> None:
-        self._fail(error)
+        if isinstance(error, NotAuthenticated):
+            self._fail_for_good(error)  # The session has ended.
+        else:
+            self._fail(error)
 
     async def look_again(self, partitions: Iterable[Partition]) -> None:
         await self._cluster.refresh(ids={topic_id for topic_id, _ in partitions})
         self._distribute()
+        if self._unplaced():
+            self._assignment_changed.set()
 
     def _fail(self, error: Exception) -> None:
         """One error of a kind waits for the next poll."""
@@ -484,7 +504,8 @@ class ShareConsumer:
 
     async def _follow_assignments(self) -> None:
         while True:
-            await self._assignment_changed.wait()
+            with anyio.move_on_after(_LEADER_S if self._unplaced() else None):
+                await self._assignment_changed.wait()
             self._assignment_changed.clear()
             try:
                 await self._learn_topics()
@@ -497,13 +518,17 @@ class ShareConsumer:
 
     async def _learn_topics(self) -> None:
         """Raises BrokerUnreachable."""
-        unknown = {
-            topic_id
-            for topic_id, index in self._assignment
-            if (topic := self._cluster.topic_of(topic_id)) is None or index >= len(topic.leaders)
-        }
-        if unknown:
-            await self._cluster.refresh(ids=unknown)
+        if unplaced := self._unplaced():
+            await self._cluster.refresh(ids=unplaced)
+
+    def _unplaced(self) -> set[UUID]:
+        """The topics of partitions that have no leader, as far as is known. Nobody else tells of a
+        later one."""
+        return {topic_id for topic_id, index in self._assignment if self._leader(topic_id, index) < 0}
+
+    def _leader(self, topic_id: UUID, index: int) -> int:
+        topic = self._cluster.topic_of(topic_id)
+        return topic.leaders[index] if topic is not None and index < len(topic.leaders) else -1
 
     def _distribute(self) -> None:
         """Give each assigned partition to the session of its leader."""
@@ -511,17 +536,17 @@ class ShareConsumer:
             return
         by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
         for partition in self._assignment:
-            topic = self._cluster.topic_of(partition[0])
-            if topic is not None and partition[1] < len(topic.leaders):
-                leader = topic.leaders[partition[1]]
-                if leader >= 0:
-                    by_node.setdefault(leader, set()).add(partition)
+            if (leader := self._leader(*partition)) >= 0:
+                by_node.setdefault(leader, set()).add(partition)
+        if self._is_closed:
+            return
         for node, partitions in by_node.items():
             if node not in self._sessions:
                 self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
                 self._background.start(self._sessions[node].run)
                 self._background.start(self._sessions[node].watch)
             self._sessions[node].assign(frozenset(partitions))
+        self._wake_sessions()
 
     def _wake_sessions(self) -> None:
         for session in self._sessions.values():
