@@ -70,6 +70,7 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
         f"share group {queue} begins at offset 0",
         f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs queues` has a "
         "worker",
+        "each worker gets 1 job at a time; more with --prefetch N --update",
     ]
     assert changes.made == STEPS
     made = found(broker, queue)

@@ -163,7 +163,7 @@ def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, 
     if as_json:
         print_json(_as_json(made, done=True))
     else:
-        _conclude(made)
+        _conclude(made, wish)
 
 
 def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
@@ -185,11 +185,14 @@ def _difference_as_json(difference: Difference) -> dict[str, str | None]:
     return {"setting": _name(difference), "present": present, "wanted": wanted}
 
 
-def _conclude(made: Plan) -> None:
+def _conclude(made: Plan, wish: Wish) -> None:
     name = escaped(made.name)
     if made.is_new:
         send = f"`kbroker queues send {shlex.quote(name)}` sends it jobs"
         click.echo(f"queue {name} is ready: {send}, `kbroker docs queues` has a worker")
+        if "prefetch" not in wish.settings:
+            jobs = SETTINGS["prefetch"].default
+            click.echo(f"each worker gets {jobs} job at a time; more with --prefetch N --update")
     else:
         click.echo(
             f"queue {name} is altered" if made.steps else f"queue {name} exists; there is nothing to change"

@@ -244,7 +244,7 @@ def test_a_queue_that_is_missing(program: Program) -> None:
         assert worker.wait(30) == 1
         assert worker.stderr is not None
         assert worker.stderr.read().splitlines()[-1] == (
-            "worker: the queue not-there does not exist: kbroker queues create not-there"
+            "worker: the queue not-there does not exist: kbroker queues create not-there --prefetch 4"
         )
 
 

@@ -55,6 +55,24 @@ async def test_retries_within_the_queues_limit(broker: RunningBroker, new_queue:
     )
 
 
+async def test_a_plain_share_group(
+    broker: RunningBroker, new_queue: NewQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, app = new_queue(), App()
+
+    @app.task(queue="plain", topic=queue)
+    async def plain(payload: object) -> None: ...
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None: ...
+
+    async with app.testing(broker.bootstrap):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if "settings of a queue" in record.msg]
+    assert line.startswith("the group plain lacks the settings of a queue")
+    assert line.endswith("kbroker queues create plain --update")
+
+
 async def test_the_limit_of_a_plain_share_group(broker: RunningBroker, new_queue: NewQueue) -> None:
     """Without a setting of its own it has the broker's, 5."""
     app = App(broker.bootstrap)

@@ -21,6 +21,8 @@ _GROUP_LIMIT: Final = "share.delivery.count.limit"
 _BROKER_LIMIT: Final = "group.share.delivery.count.limit"
 _PREFETCH: Final = "kbroker.queue.prefetch"
 _SCHEDULING: Final = "kbroker.queue.scheduling"
+_RESET: Final = "share.auto.offset.reset"
+_DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _ORDERING: Final = "kbroker.queue.ordering"
 MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
@@ -39,6 +41,7 @@ class Facts(NamedTuple):
     - `delivery_limit`: deliveries before the broker gives a job up; None: it does not say
     - `prefetch`: jobs that a worker holds at a time; 0: no limit
     - `takes_reasons`: the broker stores the reason of a reject with the dead letter
+    - `is_plain_group`: a kbroker's share group without what `kbroker queues create` sets
     """
 
     delivery_limit: int | None
@@ -46,6 +49,7 @@ class Facts(NamedTuple):
     is_scheduling: bool
     is_ordered: bool
     takes_reasons: bool
+    is_plain_group: bool
 
 
 async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
@@ -62,12 +66,14 @@ async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
             limit = (await _configs(connection, _BROKER, str(leader))).get(_BROKER_LIMIT)
     finally:
         await connection.close()
+    takes_reasons = FEATURE in connection.served.features
     return Facts(
         delivery_limit=int(limit) if limit else None,
         prefetch=int(group.get(_PREFETCH) or 0),
         is_scheduling=group.get(_SCHEDULING) == "true",
         is_ordered=group.get(_ORDERING) == "key",
-        takes_reasons=FEATURE in connection.served.features,
+        takes_reasons=takes_reasons,
+        is_plain_group=takes_reasons and group.get(_RESET) == "latest" and not group.get(_DEAD_LETTERS),
     )
 
 

@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
 from ..errors import ClientError
-from .queue_facts import Facts, look
+from .queue_facts import Facts, QueueMissing, look
 from .runner import Runner, Statistics
 
 if TYPE_CHECKING:
@@ -99,14 +99,26 @@ class Service:
         for task in self._tasks:
             try:
                 facts = await look(self._app.sender.cluster, task.queue, task.options.topic)
+            except QueueMissing as error:
+                raise StartRefused(f"{error}{self._prefetch_option(task)}") from error
             except (ClientError, KafkaError) as error:
                 raise StartRefused(str(error)) from error
             if refusal := _refusal(task, facts):
                 raise StartRefused(refusal)
+            if facts.is_plain_group:
+                logger.warning(
+                    "the group %s lacks the settings of a queue: it begins at the newest job, and rejected "
+                    "jobs are dropped: kbroker queues create %s --update", task.queue, task.queue,
+                )  # fmt: skip
             concurrency = self._concurrency_of(task, facts)
             self._runners.append(
                 Runner(self._app, task, facts, concurrency, self._drain_s, is_quick=self._is_quick)
             )
+
+    def _prefetch_option(self, task: Task[..., Any]) -> str:
+        """For the command that makes the queue: the default suits a concurrency of 1."""
+        wanted = self._concurrency or task.options.concurrency
+        return f" --prefetch {wanted}" if wanted > 1 else ""
 
     def _concurrency_of(self, task: Task[..., Any], facts: Facts) -> int:
         """At most the queue's prefetch: a fetch beyond it would only delay acknowledgements."""
@@ -114,9 +126,9 @@ class Service:
         if not 0 < facts.prefetch < wanted:
             return wanted
         logger.warning(
-            "the queue %s gives a worker %d at a time (prefetch), and %s has concurrency=%d: "
-            "kbroker queues create %s --prefetch %d --update",
-            task.queue, facts.prefetch, task.name, wanted, task.queue, wanted,
+            "%s runs %d at a time in place of concurrency=%d, the prefetch of the queue: "
+            "kbroker queues create %s --prefetch %d --update, then start the worker again",
+            task.name, facts.prefetch, wanted, task.queue, wanted,
         )  # fmt: skip
         return facts.prefetch
 
