@@ -60,7 +60,9 @@ def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: AN
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("kbroker_client"):
             raise
-        raise CommandFailed("workers need a package: pip install 'kbroker[worker]'") from error
+        raise CommandFailed(
+            "workers need a package: pip install kbroker-client, or ./clients/python of a checkout"
+        ) from error
     security = _security(security_of(context))
     if security is not None and options["reload"]:
         raise CommandFailed("--reload cannot be used with --command-config: give the App its security")

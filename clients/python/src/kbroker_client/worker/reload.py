@@ -31,8 +31,11 @@ def run_and_reload(arguments: Sequence[str], folder: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     before = _times(folder)
-    worker = _start(arguments)
+    worker, has_ended = _start(arguments), False
     while not stopping.wait(_LOOK_S):
+        if worker.poll() is not None and not has_ended:
+            has_ended = True
+            print("worker: it has ended, and starts again when a .py file changes", file=sys.stderr)
         now = _times(folder)
         if now == before:
             continue
@@ -40,7 +43,7 @@ def run_and_reload(arguments: Sequence[str], folder: str) -> int:
         print(f"worker: {os.path.relpath(changed[0], folder)} has changed: starting again", file=sys.stderr)
         before = now
         _stop(worker)
-        worker = _start(arguments)
+        worker, has_ended = _start(arguments), False
     return _stop(worker)
 
 
