@@ -17,6 +17,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import NotAuthenticated
 from kbroker_client.errors import IllegalState
 from kbroker_client.worker import App, Job, Security, service
+from kbroker_client.worker.service import Service
 
 pytestmark = pytest.mark.anyio
 
@@ -153,3 +154,33 @@ async def test_importing_workers_loads_no_broker_and_nothing_optional() -> None:
     source = str(Path(__file__).parents[2] / "src")
     done = await anyio.run_process([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": source})
     assert done.stdout == b"[]\n"
+
+
+async def test_running_jobs_are_drained_after_a_refused_log_in(
+    broker: RunningBroker, new_queue: NewQueue
+) -> None:
+    """The error is there in each poll from now on."""
+    app, done, began, queue = App(broker.bootstrap), [], anyio.Event(), new_queue()
+    refused = NotAuthenticated("log-in refused: the password has changed")
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None:
+        began.set()
+        await anyio.sleep(0.5)
+        done.append(payload)
+
+    async with app, anyio.create_task_group() as tasks:
+        service = Service(app, drain=10.0)
+
+        async def refuse() -> None:
+            await task.send(1)
+            await began.wait()
+            service._runners[0]._consumer._fail_for_good(refused)
+
+        tasks.start_soon(refuse)
+        with pytest.raises(NotAuthenticated) as error:
+            await service.run()
+    assert error.value is refused
+    assert done == [1]
+    async with app.testing(broker.bootstrap) as worker:
+        assert await worker.drain() == [], "its outcome was stored"

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from .._shared.errors import ErrorCode, KafkaError
 from ..cluster import TopicPartition
-from ..errors import ClientError, LockLost, TimedOut, WokenUp
+from ..errors import ClientError, LockLost, WokenUp
 from ..share.consumer import Acquire, Mode, ShareConsumer
 from ..share.records import Outcome, Record
 from .execution import executor
@@ -179,7 +179,7 @@ class Runner:
             try:
                 if not await self._consumer.commit(_COMMIT_S):
                     await anyio.sleep(_PAUSE_S)  # The answer has just come, or will not come.
-            except (TimedOut, KafkaError) as error:
+            except (ClientError, KafkaError) as error:
                 logger.debug("queue %s: %s", self.queue, error)
                 await anyio.sleep(_PAUSE_S)
         else:
@@ -219,7 +219,7 @@ class Runner:
                     self._consumer.acknowledge(record, Outcome.RELEASE)
             except WokenUp:
                 continue
-            except KafkaError as error:
+            except (ClientError, KafkaError) as error:
                 if not is_failing:
                     logger.error("queue %s: %s", self.queue, error)
                 is_failing = True
