@@ -14,9 +14,9 @@ import pytest
 from clients.python.tests.worker.queues import QUICK, NewQueue, until
 from kbroker.client.admin import delete_topic
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from kbroker_client import NotAuthenticated
+from kbroker_client import ErrorCode, KafkaError, NotAuthenticated
 from kbroker_client.errors import IllegalState
-from kbroker_client.worker import App, Job, Security, service
+from kbroker_client.worker import App, Job, Security, runner, service
 from kbroker_client.worker.service import Service
 
 pytestmark = pytest.mark.anyio
@@ -184,3 +184,33 @@ async def test_running_jobs_are_drained_after_a_refused_log_in(
     assert done == [1]
     async with app.testing(broker.bootstrap) as worker:
         assert await worker.drain() == [], "its outcome was stored"
+
+
+@pytest.mark.parametrize(("apart_s", "ends"), [(0.1, False), (60.0, True)])
+async def test_errors_end_a_worker_if_they_are_in_a_row(
+    broker: RunningBroker, queue: str, monkeypatch: pytest.MonkeyPatch, apart_s: float, ends: bool
+) -> None:
+    """Not if they are a week apart, in a queue that was empty meanwhile."""
+    monkeypatch.setattr(runner, "_ERRORS_S", apart_s)
+    app, error = App(broker.bootstrap), KafkaError(ErrorCode.unknown_server_error, "full disk")
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None: ...
+
+    async with app, anyio.create_task_group() as tasks:
+        service = Service(app, drain=10.0)
+
+        async def fail() -> None:
+            await until(lambda: bool(service._runners))
+            consumer = service._runners[0]._consumer
+            for _ in range(3):
+                consumer._fail(error)
+                await until(lambda: not consumer._errors)
+            service.stop()
+
+        tasks.start_soon(fail)
+        if ends:
+            with pytest.raises(KafkaError):
+                await service.run()
+        else:
+            await service.run()

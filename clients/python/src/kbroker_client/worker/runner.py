@@ -50,6 +50,8 @@ _LAST_S: Final = 5.0
 _LOGGED_CHARACTERS: Final = 200
 _ERRORS: Final = 3
 """Of polls in a row, after which the worker ends."""
+_ERRORS_S: Final = 60.0
+"""Errors with more time between them are not in a row. A poll of an empty queue does not return."""
 _HOOKS: Final = {Outcome.ACCEPT: "on_success", Outcome.RELEASE: "on_retry", Outcome.REJECT: "on_reject"}
 _Place: TypeAlias = tuple[int, int]
 """Partition and offset. A runner has one topic, which may be deleted under it."""
@@ -151,7 +153,7 @@ class Runner:
         self._nudge.set()
 
     async def _take(self, tasks: TaskGroup) -> None:
-        errors = 0
+        errors, last_s = 0, 0.0
         while not self._is_stopping:
             self._nudge = anyio.Event()
             free = self._concurrency - len(self._active)
@@ -163,7 +165,8 @@ class Runner:
             except WokenUp:
                 continue
             except KafkaError as error:
-                errors += 1
+                errors = errors + 1 if anyio.current_time() - last_s < _ERRORS_S else 1
+                last_s = anyio.current_time()
                 logger.error("queue %s: %s", self.queue, error)
                 if errors == _ERRORS:
                     raise
