@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,19 @@ async def test_an_idle_process_that_was_killed(broker: RunningBroker, tmp_path: 
         await in_process.send(Work("write", str(log)))
         outcomes = await worker.drain()
     assert [each.outcome for each in outcomes] == ["succeeded"]
+
+
+def test_a_process_ends_with_a_worker_that_is_killed_while_it_sends_a_job() -> None:
+    command = [sys.executable, "-m", "kbroker_client.worker.child"]
+    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, start_new_session=True, env={**os.environ, "PYTHONPATH": path}
+    ) as process:
+        try:
+            process.communicate(struct.pack(">I", 1000) + b"half of it", timeout=30)
+            assert process.returncode == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def _has_ended(pid: int) -> bool:

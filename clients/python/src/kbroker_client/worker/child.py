@@ -53,9 +53,11 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _read(requests: BinaryIO, messages: queue.SimpleQueue[Any]) -> None:
-    while head := requests.read(_SIZE.size):
-        messages.put(pickle.loads(requests.read(*_SIZE.unpack(head))))
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    try:
+        while head := requests.read(_SIZE.size):
+            messages.put(pickle.loads(requests.read(*_SIZE.unpack(head))))
+    finally:  # The last message may be cut off.
+        os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _answer(answers: BinaryIO, failure: Failure | None) -> None:
