@@ -45,6 +45,18 @@ def in_thread(seconds, job):
     note("begin", job.attempt)
     time.sleep(seconds)
 """
+STUBBORN = """
+async def stubborn(seconds, job):
+    note("begin", job.attempt)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            await anyio.sleep(0.1)
+        except anyio.get_cancelled_exc_class():
+            time.sleep(0.01)
+
+task.function = stubborn
+"""
 
 
 class Program:
@@ -133,6 +145,19 @@ def test_a_job_that_outlasts_the_drain_is_released(program: Program, loop: str) 
     program.wait_for("begin 1", "begin 1", "end 1", "cancelled 1")
     with program.worker("--loop", loop):
         program.wait_for("begin 1", "begin 1", "end 1", "cancelled 1", "begin 2")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_job_that_refuses_to_end_does_not_hold_up_the_end(program: Program, loop: str) -> None:
+    program.write(MODULE + STUBBORN)
+    program.send(3600)
+    with program.worker("--loop", loop, "--drain", "0.2") as worker:
+        program.wait_for("begin 1")
+        worker.terminate()
+        assert worker.wait(20) == 0
+        assert worker.stderr is not None
+        text = worker.stderr.read()
+    assert "1 jobs go on although they were cancelled; the worker ends without them" in text
 
 
 @pytest.mark.parametrize("option", [(), ("--reload",)])

@@ -108,6 +108,8 @@ class Runner:
         self._locks = Locks(self._active, lambda: self._consumer.lock_timeout_s, self._renew, self._lose)
         self._nudge = anyio.Event()
         self._is_stopping = False
+        self.closed = anyio.Event()
+        """Nothing is held any more. Jobs that cannot be cancelled may go on."""
         self._counts = dict.fromkeys(("on_start", *_HOOKS.values(), "on_lock_lost"), 0)
 
     def statistics(self) -> Statistics:
@@ -117,6 +119,11 @@ class Runner:
     def left(self) -> int:
         """Threads that continue although their jobs were ended."""
         return self._executor.left
+
+    @property
+    def going_on(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._active)
 
     @property
     def is_busy(self) -> bool:
@@ -139,7 +146,11 @@ class Runner:
                     error = raised  # Raised below, without a group around it.
                 await self._drain()
                 tasks.cancel_scope.cancel()
+                if self._active:  # They go on although they were cancelled.
+                    await self._consumer.close()
+                    self.closed.set()
         finally:
+            self.closed.set()
             with anyio.CancelScope(shield=True):
                 await self._executor.aclose()
         if error is not None:

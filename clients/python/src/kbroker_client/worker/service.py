@@ -85,6 +85,7 @@ class Service:
         async with anyio.create_task_group() as tasks:
             if handle_signals:
                 await tasks.start(self._follow_signals)
+                tasks.start_soon(self._end_without_jobs)
             logger.info("worker ready, queues: %s", ", ".join(runner.queue for runner in self._runners))
             tasks.start_soon(_watch_loop)
             async with anyio.create_task_group() as running:
@@ -145,6 +146,14 @@ class Service:
         self._is_stopping = True
         for runner in self._runners:
             runner.stop()
+
+    async def _end_without_jobs(self) -> None:
+        """For jobs that swallow their cancellation: the loop would wait for them."""
+        for runner in self._runners:
+            await runner.closed.wait()
+        if count := sum(runner.going_on for runner in self._runners):
+            logger.warning("%d jobs go on although they were cancelled; the worker ends without them", count)
+            end_at_once(bool(self._errors))
 
     async def _follow_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*_SIGNALS) as signals:
