@@ -148,3 +148,21 @@ async def test_a_restart_of_the_broker() -> None:
             outcomes = await worker.drain()
     assert len(attempts) == 2
     assert [each.outcome for each in outcomes] == ["lock lost", "succeeded"]
+
+
+async def test_locks_that_become_shorter_under_a_job(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """The worker has no free slot, so only the answers to its renewals tell it."""
+    app, attempts = App(), []
+    queue = new_queue({**SHORT_LOCKS, "share.record.lock.duration.ms": "6000"})
+
+    @app.task(queue=queue)
+    async def task(payload: object, job: Job) -> None:
+        attempts.append(job.attempt)
+        shorter = {"share.record.lock.duration.ms": "1000"}
+        await anyio.to_thread.run_sync(broker.set_group_config, queue, shorter)
+        await anyio.sleep(6)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await task.send(1)
+        (outcome,) = await worker.drain()
+    assert (outcome.outcome, attempts) == ("succeeded", [1])

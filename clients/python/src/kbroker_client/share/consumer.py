@@ -114,7 +114,7 @@ class ShareConsumer:
         self.group = group
         self.member_id = secrets.token_urlsafe(16)
         self.lock_timeout_s: float | None = None
-        """How long records are locked for this member, as the broker said with the last ones."""
+        """How long records are locked for this member, as the broker said last."""
         self._mode = Mode(mode)
         self._max_poll_records = max_poll_records
         self._limits = Limits(
@@ -456,10 +456,12 @@ class ShareConsumer:
             self._fetching = next((node for node in others if node > session.node), next(iter(others), None))
             self._wake_sessions()
 
-    def received(self, session: ShareSession, decoded: Decoded, lock_timeout_s: float) -> None:
-        self.lock_timeout_s = lock_timeout_s or self.lock_timeout_s
+    def received(self, session: ShareSession, decoded: Decoded) -> None:
         self._ready += decoded.records
         self._news.set()
+
+    def locks_last(self, lock_timeout_s: float) -> None:
+        self.lock_timeout_s = lock_timeout_s or self.lock_timeout_s
 
     def answered(self, session: ShareSession, answers: Iterable[Answered]) -> None:
         self._answers += answers
@@ -538,8 +540,6 @@ class ShareConsumer:
         for partition in self._assignment:
             if (leader := self._leader(*partition)) >= 0:
                 by_node.setdefault(leader, set()).add(partition)
-        if self._is_closed:
-            return
         for node, partitions in by_node.items():
             if node not in self._sessions:
                 self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)

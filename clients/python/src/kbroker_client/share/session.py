@@ -82,7 +82,10 @@ class Inbox(Protocol):
     def limits(self, session: ShareSession) -> Limits | None:
         """Of a fetch now; None: no records are wanted of it."""
 
-    def received(self, session: ShareSession, decoded: Decoded, lock_timeout_s: float) -> None: ...
+    def received(self, session: ShareSession, decoded: Decoded) -> None: ...
+
+    def locks_last(self, lock_timeout_s: float) -> None:
+        """Those that begin now."""
 
     def fetched(self, session: ShareSession) -> None:
         """A fetch has ended, with or without records."""
@@ -245,7 +248,7 @@ class ShareSession:
         if answer is None:
             return
         self._joined = assigned
-        lock_timeout_s = answer.acquisition_lock_timeout.total_seconds()
+        self._inbox.locks_last(answer.acquisition_lock_timeout.total_seconds())
         self._answer_rows(sent, types, answer, "acknowledge_error_code", "acknowledge_error_message")
         stale = []
         for topic in answer.responses:
@@ -256,12 +259,12 @@ class ShareSession:
                 elif row.error_code is not ErrorCode.none:
                     self._inbox.failed(KafkaError(row.error_code, row.error_message))
                 elif row.acquired_records:
-                    await self._receive(topic_id, row, lock_timeout_s)
+                    await self._receive(topic_id, row)
         if stale:
             await self._refresh(stale)
             await anyio.sleep(0.1)  # A leader may take a moment to be one.
 
-    async def _receive(self, topic_id: UUID, row: Any, lock_timeout_s: float) -> None:
+    async def _receive(self, topic_id: UUID, row: Any) -> None:
         partition, data = (topic_id, row.partition_index), row.records or b""
         lease = self.lease
         topic = self._cluster.topic_of(topic_id)
@@ -284,7 +287,7 @@ class ShareSession:
             for first, last in runs:
                 for offset in range(first, last + 1):
                     self.acknowledge(Acknowledgement(partition, offset, outcome, lease))
-        self._inbox.received(self, decoded, lock_timeout_s)
+        self._inbox.received(self, decoded)
 
     async def _acknowledge(self, epoch: int | None = None) -> None:
         connection = await self._connected()
@@ -310,6 +313,8 @@ class ShareSession:
         )  # fmt: skip
         answer = await self._call(connection, SHARE_ACKNOWLEDGE, version, body, sent)
         if answer is not None:
+            if version >= 2:
+                self._inbox.locks_last(answer.acquisition_lock_timeout.total_seconds())
             self._answer_rows(sent, types, answer, "error_code", "error_message")
 
     async def _call(

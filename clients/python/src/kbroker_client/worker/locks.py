@@ -15,7 +15,8 @@ from .running import RunningJob
 
 _LOOKS: Final = 8
 """Within the time of a lock."""
-_MOST_S: Final = 1.0
+_MOST_S: Final = 0.25
+"""Shorter locks may have begun meanwhile: the shortest that Kafka allows is 1 s."""
 _DEFAULT_LOCK_S: Final = 30.0
 
 
@@ -41,6 +42,10 @@ class Locks:
     def begin(self, job: RunningJob) -> None:
         """The lock has just begun."""
         job.renew_at_s = anyio.current_time() + self.lock_s / 2
+
+    def renewed(self, job: RunningJob) -> None:
+        """The new lock may be a shorter one than `begin` knew of."""
+        job.renew_at_s = min(job.renew_at_s, anyio.current_time() + self.lock_s / 2)
 
     @property
     def lock_s(self) -> float:

@@ -379,6 +379,7 @@ class Runner:
     def _renewed(self, job: RunningJob, error: Exception | None) -> None:
         job.is_renewing = False
         job.answered.set()
+        self._locks.renewed(job)
         if isinstance(error, LockLost):
             self._lose(job)
         elif isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version:
