@@ -25,7 +25,7 @@ Otherwise the checker reports it as "incomplete".
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -73,6 +73,9 @@ class GroupSettings:
     """How many deliveries after the last visible one may have been lost with their consumers. If
     they would bring the delivery count to `delivery_limit`, an unfinished record may have been
     archived and is no violation. Statistics count such records as `excused`."""
+    requests_late_ms: int = 0
+    """How long after the end of a consumer or its connection the broker may still carry out a
+    request of it, as on a slow network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,10 @@ class Hold:
     earliest_end_ns: int = 0
 
     @property
+    def locked_since_ns(self) -> int:
+        return max(self.delivered.asked_ns, self.renewed_ns)
+
+    @property
     def outcome(self) -> Outcome:
         return self.answered.outcome if self.answered else Outcome.UNKNOWN
 
@@ -119,18 +126,19 @@ class Hold:
     def surely_kept_until_answer(self, lock_ns: int) -> bool:
         """The response arrived before the lock can have ended, so no other member held the record
         in between."""
-        return (
-            self.answered is not None
-            and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
-        )
+        return self.answered is not None and self.answered.at_ns <= self.locked_since_ns + lock_ns
 
     def surely_before(self, other: Hold, lock_ns: int) -> bool:
         """For a hold that ended with a confirmed acknowledgement: whether the broker certainly made
-        the other delivery after it."""
+        the other delivery after it.
+
+        If the lock may have ended before the answer, another member may have finished the record
+        meanwhile: a broker confirms acknowledgements below the start offset without a look."""
         assert self.sent is not None
+        assert self.answered is not None
         if other is self or other.delivered.at_ns < self.sent.at_ns:
             return False
-        if other.delivered.asked_ns >= self.sent.at_ns:
+        if other.delivered.asked_ns >= self.answered.at_ns:
             return True
         if not self.surely_kept_until_answer(lock_ns):
             return False
@@ -159,6 +167,10 @@ class Index(LogIndex):
     holds: dict[Record, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     lives: list[tuple[int, int, int]] = field(default_factory=list)
     losses: list[_Loss] = field(default_factory=list)
+    losses_since: list[int] = field(default_factory=list)
+    """Of the losses the `since_ns`, in order; after finish()."""
+    losses_at: list[int] = field(default_factory=list)
+    """Of the losses the `at_ns`, likewise."""
     drained: Drained | None = None
     excused: set[Record] = field(default_factory=set)
     closings: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -181,7 +193,8 @@ class Index(LogIndex):
             case Closing() | Disconnected():
                 moments = self.closings if isinstance(event, Closing) else self.breaks
                 moments[event.consumer].append(event.at_ns)
-                self.losses.append(_Loss(self._last_seen.get(event.consumer, 0), event.at_ns))
+                late_ns = event.at_ns + self.settings.requests_late_ms * 1_000_000
+                self.losses.append(_Loss(self._last_seen.get(event.consumer, 0), late_ns))
                 self._last_seen[event.consumer] = event.at_ns
             case Drained():
                 self.drained = event
@@ -203,7 +216,8 @@ class Index(LogIndex):
         hold = Hold(event, lives[0] if len(lives) == 1 else None)
         self.holds[event.record].append(hold)
         self._open[event.consumer, event.record] = hold
-        self._last_seen[event.consumer] = event.at_ns
+        # A fetch returns records of several partitions, perhaps by several polls: some may be lost.
+        self._last_seen[event.consumer] = event.asked_ns
 
     def _acknowledged(self, event: AckSent | AckAnswered) -> None:
         hold = self._open.get((event.consumer, event.record))
@@ -214,20 +228,24 @@ class Index(LogIndex):
         assert hold.sent is not None, f"a response to an acknowledgement that was not sent: {event}"
         if hold.sent.kind is not AckKind.RENEW:
             hold.answered = event
-        elif event.outcome is Outcome.CONFIRMED:
-            hold.renewed_ns, hold.sent = hold.sent.at_ns, None
-        else:
-            hold.sent = None
+            return
+        # One that is confirmed late proves nothing: see Hold.surely_before.
+        in_time = event.at_ns <= hold.locked_since_ns + self.lock_ns
+        if event.outcome is Outcome.CONFIRMED and in_time:
+            hold.renewed_ns = hold.sent.at_ns
+        hold.sent = None
 
     def finish(self) -> None:
         """Call this after the last add(): it computes values that depend on later events."""
+        self.losses_since = sorted(loss.since_ns for loss in self.losses)
+        self.losses_at = sorted(loss.at_ns for loss in self.losses)
         for holds in self.holds.values():
             for hold in holds:
                 hold.earliest_end_ns = self._earliest_end(hold)
 
     def _earliest_end(self, hold: Hold) -> int:
         asked_ns, consumer = hold.delivered.asked_ns, hold.delivered.consumer
-        end_ns = max(asked_ns, hold.renewed_ns) + self.lock_ns
+        end_ns = hold.locked_since_ns + self.lock_ns
         if hold.sent is not None and hold.sent.kind is not AckKind.RENEW:
             end_ns = min(end_ns, hold.sent.at_ns)
         end_ns = min(end_ns, _first_from(self.closings[consumer], asked_ns + 1))
@@ -237,7 +255,9 @@ class Index(LogIndex):
         return end_ns
 
     def losses_between(self, since_ns: int, until_ns: int) -> int:
-        return sum(1 for loss in self.losses if loss.at_ns >= since_ns and loss.since_ns <= until_ns)
+        """Those that may have been acquired in this time, which does not end before it begins."""
+        are_before = bisect_left(self.losses_at, since_ns)
+        return bisect_right(self.losses_since, until_ns) - are_before
 
 
 def _first_from(moments: list[int], since_ns: int) -> int:
@@ -339,7 +359,8 @@ def _count_of(index: Index, record: Record, hold: Hold, holds: list[Hold]) -> It
         yield Violation(
             "count", f"delivery {count} with a limit of {index.settings.delivery_limit}", record, (delivered,)
         )
-    highest = 1 + index.losses_between(0, delivered.at_ns)
+    sent = index.sent.get(delivered.value)
+    highest = 1 + index.losses_between(sent.at_ns if sent else 0, delivered.at_ns)
     for other in holds:
         if other is hold:
             continue

@@ -78,12 +78,18 @@ class Story:
     def restart(self, at: int, life: int) -> None:
         self.events += [LifeEnded(at * MS, life - 1), LifeBegan((at + 1) * MS, life)]
 
-    def judge(self, log: dict[Record, str] | None = None, *, drained: bool = True) -> Report:
+    def judge(
+        self,
+        log: dict[Record, str] | None = None,
+        *,
+        drained: bool = True,
+        settings: GroupSettings = SETTINGS,
+    ) -> Report:
         end = max(event.at_ns for event in self.events) + MS
         log = {R: "a"} if log is None else log
         final: list[Event] = [LogRead(end, record, value) for record, value in log.items()]
         final += [LogReadDone(end, "orders", 0), *([Drained(end)] if drained else [])]
-        return check(merge([self.events, final]), SETTINGS)
+        return check(merge([self.events, final]), settings)
 
 
 def rules(report: Report) -> set[str]:
@@ -266,6 +272,30 @@ def test_a_renewal_holds_on(story: Story, renewal: Outcome) -> None:
     assert rules(story.judge()) == ({"two holders"} if renewal is Outcome.CONFIRMED else set())
 
 
+def test_a_renewal_that_is_confirmed_late_proves_nothing(story: Story) -> None:
+    """B has finished the record: the broker confirms whatever is below the start offset."""
+    story.deliver(20, "A")
+    story.deliver(1100, "B", count=2)
+    story.ack(1110, "B")
+    story.ack(1200, "A", AckKind.RENEW)
+    story.ack(1210, "A")
+    assert story.judge().ok
+
+
+@pytest.mark.parametrize(("again", "found"), [(1100, set()), (1500, {"undone"})])
+def test_an_accept_that_is_confirmed_late_ends_the_record_with_its_answer(
+    story: Story, again: int, found: set[str]
+) -> None:
+    """Its request or its answer was held up for longer than the lock lasts."""
+    story.deliver(20, "A")
+    story.ack(30, "A", outcome=None)
+    story.events.append(AckAnswered(1400 * MS, "A", R, Outcome.CONFIRMED))
+    story.deliver(again, "B", count=2)
+    story.ack(again + 10, "B")
+    story.events.sort(key=lambda event: event.at_ns)
+    assert rules(story.judge()) == found
+
+
 @pytest.mark.parametrize(("count", "found"), [(2, set()), (3, {"count"}), (1, {"count"}), (6, {"count"})])
 def test_counts_rise_by_one_within_a_life(story: Story, count: int, found: set[str]) -> None:
     story.deliver(20, "A")
@@ -290,6 +320,26 @@ def test_a_first_count_above_one_needs_an_explanation(story: Story) -> None:
     assert rules(story.judge()) == {"count"}
     story.events.append(Disconnected(35 * MS, "C"))
     assert story.judge().ok
+
+
+def test_what_was_lost_before_a_record_was_sent_explains_nothing(story: Story) -> None:
+    story.events.insert(1, Disconnected(5 * MS, "C"))
+    story.deliver(40, "B", count=2)
+    story.ack(50, "B")
+    assert rules(story.judge()) == {"count"}
+    assert story.judge(settings=replace(SETTINGS, requests_late_ms=6)).ok
+
+
+def test_what_a_fetch_has_left_may_be_lost(story: Story) -> None:
+    """C got another record with the same fetch, which waited in its client until the lock of this
+    one had expired."""
+    story.send(11, "b", R1)
+    story.deliver(1100, "B", count=2)
+    story.ack(1110, "B")
+    story.deliver(1200, "C", R1, asked=15, value="b")
+    story.ack(1205, "C", record=R1, outcome=Outcome.UNKNOWN)
+    story.events.append(Closing(1210 * MS, "C"))
+    assert story.judge({R: "a", R1: "b"}).ok
 
 
 @pytest.mark.parametrize(("count", "found"), [(2, set()), (1, {"count fell"})])
