@@ -17,7 +17,7 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import ErrorCode, KafkaError, NotAuthenticated
 from kbroker_client.errors import IllegalState
 from kbroker_client.worker import App, Job, Security, runner, service
-from kbroker_client.worker.service import Service
+from kbroker_client.worker.service import Service, StartRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -214,3 +214,15 @@ async def test_errors_end_a_worker_if_they_are_in_a_row(
                 await service.run()
         else:
             await service.run()
+
+
+async def test_a_test_that_does_not_start_leaves_no_hooks(broker: RunningBroker) -> None:
+    app = App()
+
+    @app.task(queue="not-there")
+    async def task(payload: object) -> None: ...
+
+    with pytest.raises(StartRefused):
+        async with app.testing(broker.bootstrap):
+            raise AssertionError("it has started")
+    assert not any(app.hooks._hooks.values())

@@ -147,9 +147,9 @@ async def testing(app: App, bootstrap: str | Sequence[str], security: Security) 
             service = Service(app, drain=_DRAIN_S, is_quick=True)
             worker = TestWorker(app, service)
             hooks = worker.hooks()
+            await service.start()
             for name, hook in hooks.items():
                 app.hooks.add(name, hook)
-            await service.start()
             await background.open()
             try:
                 background.start(service.run_started)
