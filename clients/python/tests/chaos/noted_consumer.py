@@ -84,10 +84,10 @@ class NotedConsumer(ShareConsumer):
         self._ignored: Counter[Place] = Counter()
         self._asked_ns: dict[Place, int] = {}
 
-    def received(self, session: ShareSession, decoded: Decoded, lock_timeout_s: float) -> None:
+    def received(self, session: ShareSession, decoded: Decoded) -> None:
         assert isinstance(session, NotedSession)
         self._asked_ns |= dict.fromkeys(map(place_of, decoded.records), session.asked_ns)
-        super().received(session, decoded, lock_timeout_s)
+        super().received(session, decoded)
 
     def note_delivery(self, records: Sequence[Record]) -> None:
         """To be called with the records of a poll, before anything else is awaited."""
