@@ -28,6 +28,9 @@ from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 
 MODES = "explicit", "free", "implicit"
 LOOPS = "asyncio", "trio"
+OPENINGS = ["kill consumer", "broker", "producer", "kill consumer"]
+"""What every run does first, in a random order."""
+STRIKES = {"kill consumer": 7, "stop consumer": 2, "broker": 2, "starting broker": 1, "producer": 1}
 DELIVERY_LIMIT = 10
 DRAIN_S = 90
 SAMPLE_S = 0.2
@@ -65,6 +68,7 @@ class Chaos:
         self._notes = Notes(home / "harness.notes")
         self._started = self._life = 0
         self._faults = dict(plan.faults)
+        self._openings = self._chance.sample(OPENINGS, len(OPENINGS))
         self._proxy_port = free_port()
         self.broker = RunningBroker(
             home,
@@ -153,15 +157,16 @@ class Chaos:
             is_sending = any(
                 each.role == "producing" and each.process.poll() is None for each in self.clients
             )
-            if not is_sending and self._lag() == 0:
+            is_struck = not self._openings or not self.plan.is_disturbed
+            if is_struck and not is_sending and self._lag() == 0:
                 return
             if self.plan.is_disturbed:
                 self._strike(is_sending=is_sending)
 
     def _strike(self, *, is_sending: bool) -> None:
-        what = self._chance.choices(
-            ["kill consumer", "stop consumer", "broker", "starting broker", "producer"], [7, 2, 2, 1, 1]
-        )[0]
+        what = self._chance.choices(list(STRIKES), list(STRIKES.values()))[0]
+        if self._openings:
+            what = self._openings.pop()
         if what.endswith("consumer"):
             client = self._chance.choice([each for each in self.clients if each.role == "consuming"])
             self._replace(client, in_order=what == "stop consumer")

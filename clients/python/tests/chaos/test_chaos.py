@@ -32,7 +32,8 @@ def lost_answers(done: Counter[str], *requests: str) -> int:
     return sum(count for what, count in done.items() if what.startswith("lost") and what.endswith(requests))
 
 
-def judged(home: Path, plan: Plan, seed: int | None = None) -> Counter[str]:
+def judged(home: Path, plan: Plan, seed: int | None = None) -> tuple[Counter[str], Counter[str]]:
+    """Returns what the judge has seen, and what was done."""
     seed = random.SystemRandom().randrange(1 << 30) if seed is None else seed
     began_s = time.monotonic()
     verdict, done = run(home, plan, seed)
@@ -42,12 +43,11 @@ def judged(home: Path, plan: Plan, seed: int | None = None) -> Counter[str]:
     seen = verdict.statistics
     assert seen["confirmed_sends"] >= plan.records
     assert seen["redeliveries"] > 0
-    assert seen["unknown_acknowledgements"] > 0
     assert seen["excused"] <= seen["records"] // 100
     assert done["kills of the broker"] > 0
     assert done["kills of consuming processes"] > 0
     assert done["held up"] > 0
-    return done
+    return seen, done
 
 
 def test_no_record_is_lost_and_repeats_are_allowed(tmp_path: Path) -> None:
@@ -58,15 +58,17 @@ def test_no_record_is_lost_and_repeats_are_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", ["segment", "lmdb", "rocksdb"])
 def test_many_records_on_every_engine(tmp_path: Path, storage: str) -> None:
     plan = Plan(100_000, storage=storage, partitions=6, per_second=2000, pause_s=(0.5, 4.0))
-    done = judged(tmp_path, plan)
+    seen, done = judged(tmp_path, plan)
+    assert seen["unknown_acknowledgements"] > 0
     assert lost_answers(done, "share_acknowledge", "share_fetch") > 5
     assert lost_answers(done, "produce") > 0
 
 
 @full
 def test_a_million_records(tmp_path: Path) -> None:
-    plan = Plan(1_000_000, partitions=8, per_second=4000, pause_s=(1.0, 8.0), lock_ms=2000)
-    done = judged(tmp_path, plan)
+    plan = Plan(1_000_000, partitions=8, per_second=4000, pause_s=(0.5, 6.0), lock_ms=2000)
+    seen, done = judged(tmp_path, plan)
+    assert seen["unknown_acknowledgements"] > 0
     assert lost_answers(done, "share_acknowledge", "share_fetch") > 20
     assert lost_answers(done, "produce") > 5
 
