@@ -33,7 +33,8 @@ class TimedOut(ClientError, TimeoutError):
 
 class LockLost(ClientError):
     """A record's acknowledgement came too late: its lock has run out or its connection was lost.
-    The record is, or will be, delivered again."""
+    The record is, or will be, delivered again, unless only the answer was lost: then the broker may
+    have carried the acknowledgement out."""
 
 
 class WokenUp(ClientError):
