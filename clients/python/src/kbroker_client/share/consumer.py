@@ -56,9 +56,8 @@ _LEADER_S: Final = 0.5
 _MAX_BYTES: Final = 50 << 20
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, frozenset[int]], Exception | None], object]
 """Called with the offsets of acknowledgements that the broker has answered, and its error."""
-_NO_ID: Final = UUID(int=0)
-Place: TypeAlias = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
+Place: TypeAlias = tuple[UUID, int, int]
+"""Topic id, partition and offset of a record."""
 
 
 class Mode(Enum):
@@ -278,7 +277,7 @@ class ShareConsumer:
             record = self._ready.popleft()
             if record.lease.is_open:
                 records.append(record)
-                self._delivered[record.topic, record.partition, record.offset] = record
+                self._delivered[record.topic_id, record.partition, record.offset] = record
         return records
 
     def __aiter__(self) -> Self:
@@ -324,7 +323,7 @@ class ShareConsumer:
         outcome = Outcome(outcome)
         if reason is not None and outcome is not Outcome.REJECT:
             raise ValueError("only a REJECT has a reason")
-        place = record.topic, record.partition, record.offset
+        place = record.topic_id, record.partition, record.offset
         if self._delivered.get(place) is not record:
             raise IllegalState(f"{record.topic}-{record.partition}@{record.offset} is not to be acknowledged")
         if outcome is not Outcome.RENEW:
@@ -393,13 +392,7 @@ class ShareConsumer:
             self._queue(record, Outcome.ACCEPT, None)
 
     def _queue(self, record: Record, outcome: Outcome, reason: Reason | None) -> None:
-        topic = self._cluster.topic(record.topic)
-        if topic is None:
-            self._answers.append(
-                Answered((_NO_ID, record.partition), {record.offset: outcome}, _gone(record))
-            )
-            return
-        partition = topic.id, record.partition
+        partition = record.topic_id, record.partition
         self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, record.lease, reason))
 
     def _hand_over(self) -> None:
@@ -568,7 +561,3 @@ def _checked(topics: Iterable[str]) -> frozenset[str]:
     if isinstance(topics, str):
         raise ValueError(f"topics is a list of names, not a name: [{topics!r}]")
     return frozenset(topics)
-
-
-def _gone(record: Record) -> LockLost:
-    return LockLost(f"the topic {record.topic} is gone")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from .._shared.formats.batches import crc_is_valid, iter_headers, stored_records
 from .._shared.formats.compression import CorruptPayload
@@ -25,6 +26,7 @@ class Outcome(IntEnum):
     RENEW = 4
 
 
+NO_ID: Final = UUID(int=0)
 GAP = 0
 """Of offsets that have no record; the client itself acknowledges them."""
 
@@ -42,8 +44,11 @@ class Lease:
 
 
 class Record(NamedTuple):
-    """`delivery_count`: 1 for the first delivery. `timestamp_ms`: since the epoch. `lease`: the
-    session that holds the record."""
+    """- `delivery_count`: 1 for the first delivery
+    - `timestamp_ms`: since the epoch
+    - `lease`: the session that holds the record
+    - `topic_id`: another one if the topic is deleted and made anew
+    """
 
     topic: str
     partition: int
@@ -54,6 +59,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
     delivery_count: int
     lease: Lease
+    topic_id: UUID = NO_ID
 
     def header(self, name: str) -> bytes | None:
         """The value of the last header of this name."""
@@ -79,7 +85,12 @@ class Decoded(NamedTuple):
 
 
 def decode(
-    topic: str, partition: int, data: memoryview | bytes, acquired: Sequence[Acquired], lease: Lease
+    topic: str,
+    partition: int,
+    data: memoryview | bytes,
+    acquired: Sequence[Acquired],
+    lease: Lease,
+    topic_id: UUID = NO_ID,
 ) -> Decoded:
     """The acquired records of an answer's batches, in order."""
     runs = _Runs(acquired)
@@ -99,7 +110,9 @@ def decode(
             count = runs.take_one(offset)
             if count:
                 records.append(
-                    Record(topic, partition, offset, timestamp_ms, key, value, headers, count, lease)
+                    Record(
+                        topic, partition, offset, timestamp_ms, key, value, headers, count, lease, topic_id
+                    )
                 )
     return Decoded(records, runs.left(), damaged)
 

@@ -274,10 +274,10 @@ class ShareSession:
         ]
         name = topic.name if topic is not None else str(topic_id)
         if len(data) <= _DECODED_ON_THE_LOOP_BYTES:
-            decoded = decode(name, row.partition_index, data, acquired, lease)
+            decoded = decode(name, row.partition_index, data, acquired, lease, topic_id)
         else:
             decoded = await anyio.to_thread.run_sync(
-                decode, name, row.partition_index, data, acquired, lease, limiter=self._threads
+                decode, name, row.partition_index, data, acquired, lease, topic_id, limiter=self._threads
             )
         for first, last in decoded.damaged:
             logger.warning(
