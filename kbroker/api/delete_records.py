@@ -20,7 +20,7 @@ from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import Operation
-from kbroker.settings.topic import CLEANUP_POLICY, COMPACT
+from kbroker.settings.topic_configs import CLEANUP_POLICY, COMPACT
 
 _HIGH_WATERMARK = -1
 

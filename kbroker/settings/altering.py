@@ -2,9 +2,9 @@
 broker or a group.
 
 Pure functions over the stored settings of a resource (name to text, only those set): they return
-the settings to store next or raise KafkaError, and the caller saves them. The tables and the
-classes that read them are in settings/broker.py, settings/topic.py and settings/group.py; other
-packages use this file.
+the settings to store next or raise KafkaError, and the caller saves them. The tables are in
+settings/broker.py, settings/topic_configs.py and settings/group_configs.py, the classes that read
+them in settings/broker.py, settings/topic.py and settings/group.py; other packages use this file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from kbroker.settings.broker import (
     file_settings,
 )
 from kbroker.settings.definition import ConfigDef, ConfigType, Source, to_text
-from kbroker.settings.group import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
-from kbroker.settings.topic import TOPIC_CONFIGS, TopicConfig, contradictions
+from kbroker.settings.group import GroupConfig, check_group_values, reset_duration_ms
+from kbroker.settings.group_configs import GROUP_CONFIGS
+from kbroker.settings.topic import TopicConfig, contradictions
+from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 __all__ = [
     "CONFIGS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, Value
+from .definition import LONG_MAX, ConfigDef, ConfigType, Value
 
 POLICIES: Final = ("compact", "delete")
 

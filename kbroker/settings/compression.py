@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.settings.definition import ConfigDef, ConfigType, Value
+from .definition import ConfigDef, ConfigType, Value
 
 COMPRESSION_TYPE: Final = "compression.type"
 PRODUCER: Final = "producer"

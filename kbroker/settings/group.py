@@ -1,5 +1,5 @@
-"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's
-values.
+"""The settings of a group (config resource type GROUP): `GroupConfig` with one group's values;
+settings/group_configs.py has the table.
 
 A group's own value share.X must lie between the broker's bounds group.share.min.X and
 group.share.max.X when it is set. If the bounds are narrowed later, the nearest value within them is
@@ -15,147 +15,17 @@ from typing import Any, Final
 from kbroker.settings.broker import BROKER_CONFIGS, NODE_ID, BrokerConfig
 from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
-from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
-from kbroker.settings.queue import QUEUE_CONFIGS
+from kbroker.settings.definition import LONG_MAX
+from kbroker.settings.group_configs import DEAD_LETTER_TOPIC, GROUP_CONFIGS, RESET
 from kbroker.settings.queue import contradictions as queue_contradictions
 
-_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
-_RESET = "share.auto.offset.reset"
-_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 _BY_DURATION = "by_duration:"
-
 _DURATION: Final = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
     r"(?P<time>T(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?(?:(?P<seconds>[-+]?[0-9]+)(?:[.,](?P<fraction>[0-9]{0,9}))?S)?)?",
     re.IGNORECASE,
 )
 _UNIT_NS: Final = {"days": 86_400 * 10**9, "hours": 3600 * 10**9, "minutes": 60 * 10**9, "seconds": 10**9}
-
-GROUP_CONFIGS: Final = by_name(
-    ConfigDef(
-        name="consumer.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        synonyms=(("group.consumer.session.timeout.ms", 1),),
-        doc="How long a member of the consumer group may be silent before it is removed; more than the "
-        "heartbeat interval.",
-    ),
-    ConfigDef(
-        name="consumer.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
-        doc="How often members of the consumer group send a heartbeat.",
-    ),
-    ConfigDef(
-        name="consumer.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        synonyms=(("group.consumer.assignment.interval.ms", 1),),
-        doc="Least time between two assignments of the consumer group; who joins sooner gets its "
-        "partitions with a later heartbeat.",
-    ),
-    ConfigDef(
-        name="share.delivery.count.limit",
-        type=_INT,
-        default="5",
-        minimum=2,
-        synonyms=(("group.share.delivery.count.limit", 1),),
-        doc="How often a record is delivered before it is archived.",
-    ),
-    ConfigDef(
-        name="share.record.lock.duration.ms",
-        type=_INT,
-        default="30000",
-        minimum=1000,
-        synonyms=(("group.share.record.lock.duration.ms", 1),),
-        doc="How long a delivered record belongs to its consumer before it is redelivered.",
-    ),
-    ConfigDef(
-        name="share.partition.max.record.locks",
-        type=_INT,
-        default="2000",
-        minimum=100,
-        synonyms=(("group.share.partition.max.record.locks", 1),),
-        doc="Records of one share-partition that may be in flight at one time.",
-    ),
-    ConfigDef(
-        name="share.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        synonyms=(("group.share.session.timeout.ms", 1),),
-        doc="How long a member may be silent before it is removed; more than the heartbeat interval.",
-    ),
-    ConfigDef(
-        name="share.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        synonyms=(("group.share.heartbeat.interval.ms", 1),),
-        doc="How often members send a heartbeat.",
-    ),
-    ConfigDef(
-        name="share.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        synonyms=(("group.share.assignment.interval.ms", 1),),
-        doc="Least time between two assignments of the group; a member that joins does not wait for it.",
-    ),
-    ConfigDef(
-        name=_RESET,
-        type=_STRING,
-        default="latest",
-        doc="Where a share-partition of the group begins at its first use: latest, earliest, or "
-        "by_duration:PnDTnHnMn.nS (records "
-        "not older than that).",
-    ),
-    ConfigDef(
-        name="share.isolation.level",
-        type=_STRING,
-        default="read_uncommitted",
-        choices=("read_uncommitted", "read_committed"),
-        doc="With read_committed, members get no records of aborted transactions, and records behind "
-        "an open one only when it has ended.",
-    ),
-    ConfigDef(
-        name="share.renew.acknowledge.enable",
-        type=_BOOLEAN,
-        default="true",
-        doc="Whether consumers may renew the lock of a record.",
-    ),
-    ConfigDef(
-        name=_DEAD_LETTER_TOPIC,
-        type=_STRING,
-        default="",
-        doc="Topic that gets a dead letter for each record that the group gives up "
-        "(`kbroker docs dead-letters`); empty for none.",
-    ),
-    ConfigDef(
-        name="errors.deadletterqueue.copy.record.enable",
-        type=_BOOLEAN,
-        default="false",
-        doc="Whether dead letters hold the record's key and value.",
-    ),
-    ConfigDef(
-        name="kbroker.errors.deadletterqueue.keep.headers.enable",
-        type=_BOOLEAN,
-        default="false",
-        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes "
-        "from.",
-    ),
-    ConfigDef(
-        name="kbroker.errors.deadletterqueue.keep.timestamp.enable",
-        type=_BOOLEAN,
-        default="false",
-        doc="Whether dead letters have the record's timestamp instead of the time at which they are written.",
-    ),
-    *QUEUE_CONFIGS,
-)
 
 _BOUNDS: Final = {
     f"{kind}.{triple}": (f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}")
@@ -212,11 +82,11 @@ def check_group_values(stored: Mapping[str, str], broker: BrokerConfig, altered:
     Only settings in `altered` are checked, and pairs with one of them. The bounds may have been
     narrowed since the others were set: those are clamped, and must not prevent the alteration.
     """
-    if stored.get(_RESET, "latest") not in ("latest", "earliest"):
-        reset_duration_ms(stored[_RESET])
-    if stored.get(_DEAD_LETTER_TOPIC, "").startswith("__"):
+    if stored.get(RESET, "latest") not in ("latest", "earliest"):
+        reset_duration_ms(stored[RESET])
+    if stored.get(DEAD_LETTER_TOPIC, "").startswith("__"):
         raise ValueError(
-            f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must "
+            f"Invalid value {stored[DEAD_LETTER_TOPIC]} for configuration {DEAD_LETTER_TOPIC}: it must "
             "not begin with __"
         )
     for contradiction in _contradictions(stored, broker, altered):
@@ -260,7 +130,7 @@ def reset_duration_ms(policy: str) -> int:
     )
     if duration_ms is None or duration_ms < 0:
         raise ValueError(
-            f"Invalid value {policy} for configuration {_RESET}: it must be latest, earliest or "
+            f"Invalid value {policy} for configuration {RESET}: it must be latest, earliest or "
             "by_duration:<PnDTnHnMn.nS>, not negative"
         )
     return duration_ms

@@ -1,4 +1,4 @@
-"""The settings of a group that make it a work queue: a part of the table of settings/group.py.
+"""The settings of a group that make it a work queue: a part of the table in group_configs.py.
 
 They are kbroker's own and off by default: a share group without them behaves as in Kafka.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kbroker.settings.definition import ConfigDef, ConfigType, Value
+from .definition import ConfigDef, ConfigType, Value
 
 _INT, _DOUBLE, _STRING = ConfigType.INT, ConfigType.DOUBLE, ConfigType.STRING
 _DAY_MS = 86_400_000
@@ -34,7 +34,7 @@ ORDERING: Final = "kbroker.queue.ordering"
 PAUSED: Final = "kbroker.queue.paused"
 QUEUE_RETENTION: Final = "kbroker.queue.retention"
 QUEUE_RETENTION_MAX_BYTES: Final = "kbroker.queue.retention.max.bytes"
-"""Settings of topics (settings/topic.py)."""
+"""Settings of topics (settings/topic_configs.py)."""
 PRIORITIES: Final = "kbroker.queue.priorities"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.group_configs import GROUP_CONFIGS
 from kbroker.workloads.share import share_consume
 from perf.queues.jobs import fill_with_keys
 from perf.queues.one_at_a_time import RECORD_BYTES, jobs_for

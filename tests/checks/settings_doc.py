@@ -16,7 +16,8 @@ HEAD = """# Settings
 Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`,
 `settings/broker_groups.py`, `settings/broker_listeners.py`, `settings/broker_sasl.py`,
 `settings/broker_oauth.py`, `settings/broker_cleaner.py`, `settings/compression.py`,
-`settings/topic.py`, `settings/group.py` and `settings/queue.py` by `make docs`; do not edit.
+`settings/topic_configs.py`, `settings/group_configs.py` and `settings/queue.py` by `make docs`; do not
+edit.
 
 Names, defaults and bounds are Kafka's; kbroker's own settings begin with `kbroker.`. A setting works or
 is refused: unknown names and values out of bounds stop the start of a broker, and are answered with

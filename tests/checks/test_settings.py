@@ -13,8 +13,8 @@ from tests.checks.settings_doc import SETTINGS_DOC, render
 PACKAGE = Path(__file__).parents[2] / "kbroker"
 TABLES = {
     "settings/broker.py",
-    "settings/topic.py",
-    "settings/group.py",
+    "settings/topic_configs.py",
+    "settings/group_configs.py",
     "settings/broker_groups.py",
     "settings/broker_share_groups.py",
 }

@@ -25,7 +25,7 @@ from kbroker.client.queues.settings import (
     wish_of,
 )
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigType
-from kbroker.settings.topic import TOPIC_CONFIGS
+from kbroker.settings.topic_configs import TOPIC_CONFIGS
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command

@@ -21,7 +21,7 @@ from kbroker.settings.altering import (
 from kbroker.settings.broker import BROKER_CONFIGS
 from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
-from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.group_configs import GROUP_CONFIGS
 
 DEFAULTS = BrokerConfig.load()
 RESET = "share.auto.offset.reset"

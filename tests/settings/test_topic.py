@@ -16,7 +16,8 @@ from kbroker.settings.altering import (
     describe,
 )
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, to_text
-from kbroker.settings.topic import TOPIC_CONFIGS, is_compacted
+from kbroker.settings.topic import is_compacted
+from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 DEFAULTS = BrokerConfig.load()
 FIXED = [each for each in TOPIC_CONFIGS.values() if each.only]

@@ -27,7 +27,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.settings.altering import TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
-from kbroker.settings.topic import CLEANUP_POLICY
+from kbroker.settings.topic_configs import CLEANUP_POLICY
 from kbroker.storage.spi import SegmentInfo
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from kbroker.cli.queues.found import existing, why_missing
 from kbroker.client.queues.settings import Part, look
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT, schedule_of
-from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.group_configs import GROUP_CONFIGS
 from kbroker.settings.queue import SCHEDULING, SCHEDULING_MAX_DELAY
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from kbroker.client.admin import ConfigEntry, ResourceType, Topic
 from kbroker.client.group_admin import ShareOffset
 from kbroker.client.rpc import Connection
 from kbroker.settings.definition import ConfigDef, ConfigType
-from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.group_configs import GROUP_CONFIGS
 from kbroker.settings.queue import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
@@ -33,7 +33,7 @@ from kbroker.settings.queue import (
     SCHEDULING,
     TTL,
 )
-from kbroker.settings.topic import TOPIC_CONFIGS
+from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 ISOLATION_LEVEL: Final = "share.isolation.level"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.groups.assignors.share import ASSIGNORS, AllAssignor, AssignorMember, SimpleAssignor
-from kbroker.settings.group import GROUP_CONFIGS
+from kbroker.settings.group_configs import GROUP_CONFIGS
 from kbroker.settings.queue import ASSIGNMENT
 from kbroker.share.persister import TopicPartition
 

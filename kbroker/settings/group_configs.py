@@ -1,0 +1,139 @@
+"""The table of the settings of a group (config resource type GROUP); settings/group.py has the
+values of one group. Clients that create queues read it too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .definition import ConfigDef, ConfigType, by_name
+from .queue import QUEUE_CONFIGS
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+RESET: Final = "share.auto.offset.reset"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+
+GROUP_CONFIGS: Final = by_name(
+    ConfigDef(
+        name="consumer.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.consumer.session.timeout.ms", 1),),
+        doc="How long a member of the consumer group may be silent before it is removed; more than the "
+        "heartbeat interval.",
+    ),
+    ConfigDef(
+        name="consumer.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
+        doc="How often members of the consumer group send a heartbeat.",
+    ),
+    ConfigDef(
+        name="consumer.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.consumer.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the consumer group; who joins sooner gets its "
+        "partitions with a later heartbeat.",
+    ),
+    ConfigDef(
+        name="share.delivery.count.limit",
+        type=_INT,
+        default="5",
+        minimum=2,
+        synonyms=(("group.share.delivery.count.limit", 1),),
+        doc="How often a record is delivered before it is archived.",
+    ),
+    ConfigDef(
+        name="share.record.lock.duration.ms",
+        type=_INT,
+        default="30000",
+        minimum=1000,
+        synonyms=(("group.share.record.lock.duration.ms", 1),),
+        doc="How long a delivered record belongs to its consumer before it is redelivered.",
+    ),
+    ConfigDef(
+        name="share.partition.max.record.locks",
+        type=_INT,
+        default="2000",
+        minimum=100,
+        synonyms=(("group.share.partition.max.record.locks", 1),),
+        doc="Records of one share-partition that may be in flight at one time.",
+    ),
+    ConfigDef(
+        name="share.session.timeout.ms",
+        type=_INT,
+        default="45000",
+        minimum=1,
+        synonyms=(("group.share.session.timeout.ms", 1),),
+        doc="How long a member may be silent before it is removed; more than the heartbeat interval.",
+    ),
+    ConfigDef(
+        name="share.heartbeat.interval.ms",
+        type=_INT,
+        default="5000",
+        minimum=1,
+        synonyms=(("group.share.heartbeat.interval.ms", 1),),
+        doc="How often members send a heartbeat.",
+    ),
+    ConfigDef(
+        name="share.assignment.interval.ms",
+        type=_INT,
+        default="1000",
+        minimum=0,
+        synonyms=(("group.share.assignment.interval.ms", 1),),
+        doc="Least time between two assignments of the group; a member that joins does not wait for it.",
+    ),
+    ConfigDef(
+        name=RESET,
+        type=_STRING,
+        default="latest",
+        doc="Where a share-partition of the group begins at its first use: latest, earliest, or "
+        "by_duration:PnDTnHnMn.nS (records "
+        "not older than that).",
+    ),
+    ConfigDef(
+        name="share.isolation.level",
+        type=_STRING,
+        default="read_uncommitted",
+        choices=("read_uncommitted", "read_committed"),
+        doc="With read_committed, members get no records of aborted transactions, and records behind "
+        "an open one only when it has ended.",
+    ),
+    ConfigDef(
+        name="share.renew.acknowledge.enable",
+        type=_BOOLEAN,
+        default="true",
+        doc="Whether consumers may renew the lock of a record.",
+    ),
+    ConfigDef(
+        name=DEAD_LETTER_TOPIC,
+        type=_STRING,
+        default="",
+        doc="Topic that gets a dead letter for each record that the group gives up "
+        "(`kbroker docs dead-letters`); empty for none.",
+    ),
+    ConfigDef(
+        name="errors.deadletterqueue.copy.record.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters hold the record's key and value.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.headers.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes "
+        "from.",
+    ),
+    ConfigDef(
+        name="kbroker.errors.deadletterqueue.keep.timestamp.enable",
+        type=_BOOLEAN,
+        default="false",
+        doc="Whether dead letters have the record's timestamp instead of the time at which they are written.",
+    ),
+    *QUEUE_CONFIGS,
+)
