@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.cli.clients import READING, SILENCE, ClientErrors, client_settings, require_topics
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
-from kbroker.cli.group_views import kind_of_group
 from kbroker.cli.params import Bootstrap, connect
+from kbroker.client.group_admin import kind_of_group
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition

@@ -111,10 +111,14 @@ def drop_stdout() -> None:
 def _end_of_work(error: BaseException) -> int:
     """Errors of the server, the storage and the client. They are imported here, since the imports
     are slow and `--help` does not need them."""
+    from kbroker.client.queues.advice import QueueRefused
     from kbroker.client.rpc import BrokerUnreachable
     from kbroker.errors import KafkaError, OperatorError
 
     match error:
+        case QueueRefused():
+            say(str(error))
+            return REFUSED
         case KafkaError():
             say(error.message or error.code.name.replace("_", " "))
             return REFUSED

@@ -12,6 +12,7 @@ import click
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import Address
+from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
@@ -121,11 +122,6 @@ def of_other_type(group_id: str, group_type: str, command: str) -> str:
     """A line for a group of another type than the command is for. `command`: the subcommand that
     was called."""
     return f"group {group_id} is {kind_of_group(group_type)}{instead(group_id, group_type, command)}"
-
-
-def kind_of_group(group_type: str) -> str:
-    """A person calls groups of both protocols consumer groups."""
-    return f"a {'consumer' if group_type == 'classic' else group_type} group"
 
 
 def instead(group_id: str, group_type: str, command: str) -> str:

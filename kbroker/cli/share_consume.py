@@ -17,8 +17,8 @@ import click
 
 from kbroker.cli.clients import SILENCE, ClientErrors, client_settings, print_record, require_topics
 from kbroker.cli.exits import CommandFailed, say
-from kbroker.cli.group_views import kind_of_group
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, not_blank
+from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def alter(topic: str, partitions: int, force: bool, bootstrap: Bootstrap) -> Non
                 )
             raise CommandFailed(f"{has} already; --partitions is the total number")
         if not force and (ordered := ordered_groups(connection, topic)):
-            raise CommandFailed(why_not_to_grow(topic, ordered))
+            raise why_not_to_grow(topic, ordered)
         admin.grow_topic(connection, topic, partitions)
     click.echo(
         f"topic {escaped(topic)} has {partitions} partitions now, {partitions - present} more than before"

@@ -1,5 +1,5 @@
-"""Requests about topics, offsets and configs, as plain functions over a Connection, for the command
-line and tests.
+"""Requests about topics, offsets and configs, as plain functions over a Caller, such as a
+Connection, for the command line, tests and kbroker_client.
 
 Each function sends one or two requests, converts response rows to named tuples, and raises
 KafkaError for an error code. Nothing is printed or retried. Requests about groups are in
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kbroker.client.answers import check, reason
-from kbroker.client.rpc import Connection
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.state import ResourceType as ResourceType
-from kbroker.protocol.topic_names import is_legal, why_illegal
+from ..errors import ErrorCode, KafkaError
+from ..formats.state_values import ResourceType as ResourceType
+from ..protocol.topic_names import is_legal, why_illegal
+from .answers import check, reason
+from .caller import Caller
 
 EARLIEST = -2
 LATEST = -1
@@ -42,6 +42,11 @@ class Topic(NamedTuple):
     is_internal: bool
 
 
+class Bounds(NamedTuple):
+    start_offset: int
+    end_offset: int
+
+
 class ConfigEntry(NamedTuple):
     """One config of a resource.
 
@@ -65,7 +70,7 @@ class ConfigEntry(NamedTuple):
 
 
 def create_topic(
-    connection: Connection,
+    connection: Caller,
     name: str,
     *,
     partitions: int = -1,
@@ -85,14 +90,14 @@ def create_topic(
     check(answer.topics[0].error_code, answer.topics[0].error_message)
 
 
-def delete_topic(connection: Connection, name: str) -> None:
+def delete_topic(connection: Caller, name: str) -> None:
     """Raises KafkaError, for instance unknown_topic_or_partition."""
     answer = connection.call("delete_topics", topics=[{"name": name, "topic_id": None}], timeout=_TIMEOUT_MS)
     row = answer.responses[0]
     check(row.error_code, reason(row.error_code, row.error_message))
 
 
-def grow_topic(connection: Connection, name: str, partitions: int, *, validate_only: bool = False) -> None:
+def grow_topic(connection: Caller, name: str, partitions: int, *, validate_only: bool = False) -> None:
     """Raise a topic's partition count to `partitions`. Raises KafkaError, for instance
     invalid_partitions if it has as many already."""
     row = {"name": name, "count": partitions, "assignments": None}
@@ -103,9 +108,7 @@ def grow_topic(connection: Connection, name: str, partitions: int, *, validate_o
     check(result.error_code, reason(result.error_code, result.error_message))
 
 
-def delete_records(
-    connection: Connection, topic: str, offsets: Mapping[int, int]
-) -> dict[int, int | KafkaError]:
+def delete_records(connection: Caller, topic: str, offsets: Mapping[int, int]) -> dict[int, int | KafkaError]:
     """Delete the records of each partition below its offset. Returns the new log start offset of
     each partition, or the error with which it was refused."""
     rows = [{"partition_index": partition, "offset": offset} for partition, offset in offsets.items()]
@@ -122,7 +125,7 @@ def delete_records(
     }
 
 
-def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
+def topics(connection: Caller, names: Sequence[str] | None = None) -> list[Topic]:
     """All topics, or the named ones, sorted by name; never creates a topic. Raises KafkaError for a
     name that does not exist."""
     wanted = None if names is None else [{"name": name, "topic_id": None} for name in names]
@@ -148,7 +151,7 @@ def _refusal(name: str, code: ErrorCode) -> str:
 
 
 def list_offsets(
-    connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int
+    connection: Caller, topic: str, partitions: Iterable[int], timestamp_ms: int
 ) -> dict[int, int]:
     """For each partition, the offset of the first record at or after `timestamp_ms`. EARLIEST and
     LATEST give the log's start and end. Raises KafkaError."""
@@ -161,8 +164,15 @@ def list_offsets(
     return offsets
 
 
+def bounds(connection: Caller, topic: Topic) -> dict[int, Bounds]:
+    """Log start offset and high watermark of every partition."""
+    starts = list_offsets(connection, topic.name, topic.partitions, EARLIEST)
+    ends = list_offsets(connection, topic.name, topic.partitions, LATEST)
+    return {partition: Bounds(starts[partition], ends[partition]) for partition in topic.partitions}
+
+
 def find_offsets(
-    connection: Connection, partitions: Mapping[str, Iterable[int]], timestamp_ms: int
+    connection: Caller, partitions: Mapping[str, Iterable[int]], timestamp_ms: int
 ) -> dict[tuple[str, int], int | KafkaError]:
     """Like list_offsets for several topics, by topic and partition. An error stands in the place of
     its offset."""
@@ -189,7 +199,7 @@ def find_offsets(
     }
 
 
-def describe_configs(connection: Connection, kind: ResourceType, name: str) -> list[ConfigEntry]:
+def describe_configs(connection: Caller, kind: ResourceType, name: str) -> list[ConfigEntry]:
     """All configs of a resource, sorted by name. Raises KafkaError."""
     resource = {"resource_type": int(kind), "resource_name": name, "configuration_keys": None}
     answer = connection.call("describe_configs", resources=[resource], include_synonyms=True)
@@ -206,7 +216,7 @@ def describe_configs(connection: Connection, kind: ResourceType, name: str) -> l
 
 
 def alter_configs(
-    connection: Connection,
+    connection: Caller,
     kind: ResourceType,
     name: str,
     *,
@@ -225,14 +235,14 @@ def alter_configs(
     check(answer.responses[0].error_code, answer.responses[0].error_message)
 
 
-def groups_with_configs(connection: Connection) -> list[str]:
+def groups_with_configs(connection: Caller) -> list[str]:
     """Ids of the groups on which configs are set; such a group need not exist."""
     answer = connection.call("list_config_resources", resource_types=(int(ResourceType.GROUP),))
     check(answer.error_code)
     return sorted(row.resource_name for row in answer.config_resources)
 
 
-def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:
+def has_group_config(connection: Caller, group_id: str, config_name: str) -> bool:
     """Whether this config is set on the group itself, rather than inherited from the broker."""
     entries = describe_configs(connection, ResourceType.GROUP, group_id)
     return any(entry.name == config_name and entry.is_own for entry in entries)

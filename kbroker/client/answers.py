@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.errors import ErrorCode, KafkaError
+from ..errors import ErrorCode, KafkaError
 
 
 def check(code: ErrorCode, message: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Requests about groups: list, describe and delete them, and the offsets of share groups.
 
-Plain functions over a Connection, as in admin.py. Each sends one request and converts response rows
+Plain functions over a Caller, as in admin.py. Each sends one request and converts response rows
 to named tuples. An error of the whole response is raised as KafkaError; errors of single rows are
 returned.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.client.answers import check, reason
-from kbroker.client.rpc import Connection, Entity
-from kbroker.errors import ErrorCode, KafkaError
+from ..errors import ErrorCode, KafkaError
+from .answers import check, reason
+from .caller import Caller, Entity
 
 _GROUP_KEY = 0  # FindCoordinator's key type of all groups, share groups included
 UNKNOWN = -1
@@ -81,9 +81,7 @@ class ShareOffset(NamedTuple):
     error: KafkaError | None
 
 
-def groups(
-    connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()
-) -> list[Group]:
+def groups(connection: Caller, types: Sequence[str] = ("share",), states: Sequence[str] = ()) -> list[Group]:
     """Groups of these types and states, sorted by id; an empty sequence means all. `type` and
     `state` are empty if the broker is too old to report them."""
     answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
@@ -99,12 +97,17 @@ def groups(
     )
 
 
-def group_types(connection: Connection) -> dict[str, str]:
+def group_types(connection: Caller) -> dict[str, str]:
     """Types of all groups, by id."""
     return {each.group_id: each.type for each in groups(connection, types=())}
 
 
-def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[str, Coordinator]:
+def kind_of_group(group_type: str) -> str:
+    """A person calls groups of both protocols consumer groups."""
+    return f"a {'consumer' if group_type == 'classic' else group_type} group"
+
+
+def find_coordinators(connection: Caller, group_ids: Sequence[str]) -> dict[str, Coordinator]:
     """The broker that coordinates each group, whether the group exists or not. Raises
     KafkaError."""
     answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))
@@ -113,7 +116,7 @@ def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[
     return {row.key: Coordinator(row.node_id, row.host, row.port) for row in answer.coordinators}
 
 
-def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
+def describe_share_group(connection: Caller, group_id: str) -> ShareGroup:
     """Raises KafkaError(group_id_not_found) if the group does not exist or has another type."""
     (group,) = describe_share_groups(connection, [group_id])
     if isinstance(group, KafkaError):
@@ -121,7 +124,7 @@ def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
     return group
 
 
-def describe_share_groups(connection: Connection, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
+def describe_share_groups(connection: Caller, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
     """One result for each id, in order; group_id_not_found if the group does not exist or has
     another type."""
     answer = connection.call(
@@ -146,7 +149,7 @@ def _share_member(row: Entity) -> ShareMember:
     return ShareMember(row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment)
 
 
-def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str, KafkaError]:
+def delete_groups(connection: Caller, group_ids: Iterable[str]) -> dict[str, KafkaError]:
     """Delete groups of any type, with their state and offsets. Returns the refused ones; the
     deletion of all others is durable."""
     answer = connection.call("delete_groups", groups_names=tuple(group_ids))
@@ -154,7 +157,7 @@ def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str,
 
 
 def describe_share_group_offsets(
-    connection: Connection, group_id: str, partitions: Mapping[str, Iterable[int]] | None = None
+    connection: Caller, group_id: str, partitions: Mapping[str, Iterable[int]] | None = None
 ) -> list[ShareOffset]:
     """Offsets of these partitions, or of all that the group has; sorted by topic and partition, and
     empty if the group does not exist. Raises KafkaError."""
@@ -191,7 +194,7 @@ def _place(offset: ShareOffset) -> tuple[str, int]:
 
 
 def alter_share_group_offsets(
-    connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
+    connection: Caller, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError]:
     """Set the start offsets of these partitions; creates the group if it does not exist. UNKNOWN:
     the reset policy decides.
@@ -221,7 +224,7 @@ def alter_share_group_offsets(
 
 
 def delete_share_group_offsets(
-    connection: Connection, group_id: str, topics: Iterable[str]
+    connection: Caller, group_id: str, topics: Iterable[str]
 ) -> dict[str, KafkaError]:
     """Delete the group's state of these topics. If the group reads them again, they begin as for a
     new group.

@@ -23,12 +23,14 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
 from kbroker.client import sasl, tls
+from kbroker.client.caller import Entity as Entity
+from kbroker.client.caller import FieldValue
 from kbroker.client.security import PLAINTEXT, ClientSecurity
 from kbroker.client.unreachable import BrokerUnreachable as BrokerUnreachable
 from kbroker.client.unreachable import ConnectionClosed as ConnectionClosed
@@ -38,10 +40,6 @@ from kbroker.protocol.messages import build, encode, milliseconds, request_schem
 API_KEYS: Mapping[str, int] = {name: key for key, name in api_key_map.items()}
 API_VERSIONS = API_KEYS["api_versions"]
 _API_VERSIONS_VERSION = 3  # the first with the client's software name; brokers have served it since 2019
-Entity: TypeAlias = Any
-"""An instance or a class of kio's schemas. There is one class per message and version, so no
-narrower type fits."""
-FieldValue: TypeAlias = Any
 _SIZE = struct.Struct(">i")
 _HTTP = b"HTTP"
 _TLS_ALERT = b"\x15\x03"

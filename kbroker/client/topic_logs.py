@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kbroker.client.admin import EARLIEST, LATEST, Topic, list_offsets
+from kbroker.client.admin import EARLIEST, Topic, list_offsets
+from kbroker.client.admin import Bounds as Bounds
+from kbroker.client.admin import bounds as bounds
 from kbroker.client.answers import check, reason
 from kbroker.client.rpc import Connection, Entity
 from kbroker.errors import ErrorCode, KafkaError
@@ -22,11 +24,6 @@ _FETCH_BYTES = 4 << 20
 _MAX_WAIT_MS = 500
 _TIMEOUT_MS = 30_000
 _BY_ID = 13  # the first version of Fetch, and of Produce, that names topics by id
-
-
-class Bounds(NamedTuple):
-    start_offset: int
-    end_offset: int
 
 
 class LogBatch(NamedTuple):
@@ -55,13 +52,6 @@ class Damage(NamedTuple):
 
 def ignore_damage(damage: Damage) -> None:
     """For callers that need not report damage."""
-
-
-def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
-    """Log start offset and high watermark of every partition."""
-    starts = list_offsets(connection, topic.name, topic.partitions, EARLIEST)
-    ends = list_offsets(connection, topic.name, topic.partitions, LATEST)
-    return {partition: Bounds(starts[partition], ends[partition]) for partition in topic.partitions}
 
 
 def read_batches(

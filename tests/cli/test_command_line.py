@@ -15,9 +15,10 @@ import pytest
 
 from kbroker.cli import COMMANDS, cli, run
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, CommandFailed, end_of
-from kbroker.cli.params import AddressType, DateTimeType, DurationType, NameValue, parse_span, span_text
+from kbroker.cli.params import AddressType, DateTimeType, DurationType, NameValue
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import BrokerUnreachable
+from kbroker.client.spans import parse_span, span_text
 from kbroker.errors import ErrorCode, KafkaError
 
 NEEDS_A_BROKER = [

@@ -383,7 +383,7 @@ def test_a_queue_that_is_made_in_part(
     assert command("queues", "create", name).code == INTERRUPTED
     why = (
         f"queue {name} is incomplete: `kbroker queues create {name}` creates the missing parts, "
-        "`kbroker queues delete` removes the others"
+        f"`kbroker queues delete {name}` removes the others"
     )
     for arguments in (("describe", name), ("send", name, "job")):
         assert command("queues", *arguments) == (REFUSED, "", f"kbroker: {why}\n")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE
-from kbroker.cli.queues.settings import shown
 from kbroker.client import admin, group_admin
 from kbroker.client.queues.settings import ALWAYS, SETTINGS, Part, Queue, look, wish_of
+from kbroker.client.queues.values import shown
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from kbroker.cli.exits import OK
-from kbroker.cli.queues.settings import shown
 from kbroker.client.queues.settings import SETTINGS
+from kbroker.client.queues.values import shown
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 from tests.cli.conftest import Command

@@ -15,7 +15,6 @@ import click
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import (
     instead,
-    kind_of_group,
     of_other_type,
     report_deletions,
     types_where_missing,
@@ -35,6 +34,7 @@ from kbroker.cli.params import (
     states_option,
 )
 from kbroker.cli.suggesting import SuggestingGroup
+from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import CommandFailed, ask, say
+from kbroker.cli.exits import ask, say
 from kbroker.cli.output import print_json
 from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_blank, yes_option
 from kbroker.cli.queues.create import create
 from kbroker.cli.queues.describe import describe, list_queues
 from kbroker.cli.queues.file import export
-from kbroker.cli.queues.found import existing, why_missing
 from kbroker.cli.queues.jobs import peek, send
 from kbroker.cli.suggesting import SuggestingGroup
+from kbroker.client.queues.found import existing, missing
 from kbroker.client.queues.settings import counted
 from kbroker.logging_setup import escaped
 from kbroker.settings.queue import PAUSED
@@ -56,21 +56,17 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Bootstrap
       kbroker queues purge jobs
       kbroker queues purge jobs --yes
     """
+    from kbroker.client.queues.counts import unfinished_jobs
     from kbroker.client.queues.deletion import check_workers, purge_queue
-    from kbroker.client.queues.plan import QueueRefused
-    from kbroker.client.queues.report import unfinished_jobs
 
     with connect(bootstrap) as connection:
         queue = existing(connection, name)
-        try:
-            check_workers(connection, queue, force=force)
-            jobs = unfinished_jobs(connection, queue)
-            if jobs and not yes:
-                ask(f"Drop {counted(jobs, 'job')} of queue {name} permanently?")
-            if jobs:
-                purge_queue(connection, queue, force=force)
-        except QueueRefused as refused:
-            raise CommandFailed(str(refused)) from refused
+        check_workers(connection, queue, force=force)
+        jobs = unfinished_jobs(connection, queue)
+        if jobs and not yes:
+            ask(f"Drop {counted(jobs, 'job')} of queue {name} permanently?")
+        if jobs:
+            purge_queue(connection, queue, force=force)
     if as_json:
         print_json({"queue": name, "dropped": jobs})
     elif jobs:
@@ -105,21 +101,17 @@ def delete(
       kbroker queues delete jobs --with-dead-letters --yes
     """
     from kbroker.client.queues.deletion import check_deletion, delete_queue
-    from kbroker.client.queues.plan import QueueRefused
     from kbroker.client.queues.settings import look
 
     with connect(bootstrap) as connection:
         queue = look(connection, name)
         if not queue.is_whole and not queue.is_configured:
-            raise CommandFailed(why_missing(queue))
-        try:
-            check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
-            lost = _what_a_deletion_loses(connection, queue, with_dead_letters=with_dead_letters)
-            if lost and not yes:
-                ask(f"Delete queue {name} with {lost} permanently?")
-            deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
-        except QueueRefused as refused:
-            raise CommandFailed(str(refused)) from refused
+            raise missing(queue)
+        check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
+        lost = _what_a_deletion_loses(connection, queue, with_dead_letters=with_dead_letters)
+        if lost and not yes:
+            ask(f"Delete queue {name} with {lost} permanently?")
+        deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
     if as_json:
         stays = None if with_dead_letters or queue.dead_letter_topic is None else queue.dead_letters
         print_json({"queue": name, "deleted": True, "dead_letter_topic": stays})
@@ -140,11 +132,10 @@ def delete(
 
 def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_letters: bool) -> str:
     """Empty if there are neither jobs nor dead letters."""
-    from kbroker.client.queues.report import records_in, unfinished_jobs
+    from kbroker.client.queues.counts import dead_letters, unfinished_jobs
 
     jobs = unfinished_jobs(connection, queue) if queue.topic is not None else 0
-    letters = queue.dead_letter_topic if with_dead_letters else None
-    dead = 0 if letters is None else records_in(connection, [letters])[letters.name]
+    dead = (dead_letters(connection, queue) or 0) if with_dead_letters else 0
     parts = counted(jobs, "unfinished job") if jobs else "", counted(dead, "dead letter") if dead else ""
     return " and ".join(filter(None, parts))
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from kbroker.cli.exits import CommandFailed, refuse, say
+from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import print_json
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty
-from kbroker.cli.queues.settings import setting_options, settings_of, shown
-from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Part, Wish
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.cli.queues.settings import setting_options, settings_of
+from kbroker.client.queues.advice import QueueRefused
+from kbroker.client.queues.settings import SETTINGS, Wish
+from kbroker.client.queues.values import written
+from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.client.queues.plan import Difference, Plan
+    from kbroker.client.queues.plan import Plan
     from kbroker.client.rpc import Connection
 
 
@@ -105,61 +107,29 @@ def _make_all(
     for wish in wishes:
         try:
             _make(connection, wish, update=update, force=force, as_json=as_json)
-        except CommandFailed as error:
-            problems.append(str(error))
+        except QueueRefused as refused:
+            problems.append(str(refused))
         except KafkaError as error:
             problems.append(f"queue {wish.name}: {error.message or error.code.name.replace('_', ' ')}")
     refuse(problems)
 
 
 def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Retries if another command creates one of the two topics at the same time: the plan is then
-    computed again, at most once for each topic."""
-    from kbroker.protocol.topic_names import is_legal, why_illegal
+    from kbroker.client.queues.creation import QueueDiffers, create_queue
 
-    if not is_legal(wish.name):
-        raise CommandFailed(why_illegal(wish.name))
-    for is_last in (False, False, True):
-        try:
-            _make_now(connection, wish, update=update, force=force, as_json=as_json)
-        except KafkaError as error:
-            if is_last or error.code is not ErrorCode.topic_already_exists:
-                raise
-        else:
-            return
-
-
-def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Nothing is changed before the broker has accepted every step in a check."""
-    from kbroker.client.queues.plan import QueueRefused, plan
+    def done(text: str) -> None:
+        if not as_json:
+            click.echo(escaped(text))
 
     try:
-        made = plan(connection, wish)
-        if made.differences and not update:
-            if as_json:
-                print_json(_as_json(made, done=False))
-            else:
-                for each in made.differences:
-                    say(f"queue {wish.name}: {_line(each)}")
-            outcome = (
-                "was not created: --update creates it and alters that"
-                if made.is_new
-                else "was not changed: --update alters it"
-            )
-            raise CommandFailed(f"queue {wish.name} {outcome}")
-        for step in made.steps:
-            step.check(connection)
-        if not force and any(each.config == "partitions" for each in made.differences):
-            from kbroker.client.key_orders import ordered_groups, why_not_to_grow
-
-            if ordered := ordered_groups(connection, wish.name):
-                raise CommandFailed(why_not_to_grow(wish.name, ordered))
-        for step in made.steps:
-            step.run(connection)
-            if not as_json:
-                click.echo(escaped(step.done))
-    except QueueRefused as refused:
-        raise CommandFailed(str(refused)) from refused
+        made = create_queue(connection, wish, update=update, force=force, done=done)
+    except QueueDiffers as refused:
+        if as_json:
+            print_json(_as_json(refused.plan, done=False))
+        else:
+            for each in refused.plan.differences:
+                say(f"queue {wish.name}: {written(each)}")
+        raise
     if as_json:
         print_json(_as_json(made, done=True))
     else:
@@ -173,16 +143,9 @@ def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
         "created": done and made.is_new,
         "altered": done and bool(made.steps) and not made.is_new,
         "steps": [step.done for step in made.steps] if done else [],
-        "differences": [_difference_as_json(each) for each in made.differences],
-        "unlike_a_new_queue": [_difference_as_json(each) for each in made.left],
+        "differences": [written(each)._asdict() for each in made.differences],
+        "unlike_a_new_queue": [written(each)._asdict() for each in made.left],
     }
-
-
-def _difference_as_json(difference: Difference) -> dict[str, str | None]:
-    if difference.config is None:
-        return {"setting": None, "present": difference.present, "wanted": None}
-    present, wanted = _value(difference, difference.present), _value(difference, difference.wanted)
-    return {"setting": _name(difference), "present": present, "wanted": wanted}
 
 
 def _conclude(made: Plan, wish: Wish) -> None:
@@ -197,31 +160,5 @@ def _conclude(made: Plan, wish: Wish) -> None:
         click.echo(
             f"queue {name} is altered" if made.steps else f"queue {name} exists; there is nothing to change"
         )
-    for each in made.left:
-        stays, new = _value(each, each.present), _value(each, each.wanted)
-        say(f"queue {made.name}: {_name(each)} stays {stays}; a new queue would have {new}")
-
-
-def _line(difference: Difference) -> str:
-    if difference.config is None:
-        return difference.present or ""
-    present, wanted = _value(difference, difference.present), _value(difference, difference.wanted)
-    return f"{_name(difference)} is {present}, requested is {wanted}"
-
-
-def _name(difference: Difference) -> str:
-    """The option's name, or the config's if there is no option."""
-    for setting in SETTINGS.values():
-        if (setting.part, setting.config) == difference[:2]:
-            return setting.name
-    if difference.config == DEAD_LETTER_TOPIC:
-        return "dead-letters"
-    where = {Part.GROUP: "", Part.TOPIC: "", Part.DEAD_LETTERS: "dead letter topic: "}[difference.part]
-    return f"{where}{difference.config}"
-
-
-def _value(difference: Difference, text: str | None) -> str:
-    for setting in SETTINGS.values():
-        if (setting.part, setting.config) == difference[:2]:
-            return shown(setting, text)
-    return "not set" if text is None else text or "none"
+    for each in map(written, made.left):
+        say(f"queue {made.name}: {each.setting} stays {each.present}; a new queue would have {each.wanted}")

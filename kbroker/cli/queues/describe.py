@@ -19,11 +19,10 @@ from kbroker.cli.params import (
     not_blank,
     optional_admin_option,
 )
-from kbroker.cli.queues.found import existing
-from kbroker.cli.queues.settings import shown
 from kbroker.cli.watching import moments, print_all_json, show, watch_options
-from kbroker.client.queues.settings import SETTINGS, look
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.client.queues.found import existing
+from kbroker.client.queues.settings import SETTINGS
+from kbroker.client.queues.values import shown
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ def list_queues(as_json: bool, bootstrap: Bootstrap) -> None:
       kbroker queues list
       kbroker queues list --json
     """
-    from kbroker.client.queues.settings import names
+    from kbroker.client.queues.counts import summaries
 
     with connect(bootstrap) as connection:
-        found = [row for name in names(connection) if (row := _summary(connection, name)) is not None]
+        found = [each._asdict() for each in summaries(connection)]
     if as_json:
         print_json(found)
         return
@@ -65,31 +64,6 @@ def list_queues(as_json: bool, bootstrap: Bootstrap) -> None:
     columns = ("name", "partitions", "unfinished", "workers", "dead_letters")
     headings = ("QUEUE", "PARTITIONS", "UNFINISHED", "WORKERS", "DEAD-LETTERS")
     print_table(headings, [tuple(row[column] for column in columns) for row in found])
-
-
-def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
-    """None if it was deleted meanwhile."""
-    from kbroker.client.group_admin import describe_share_group
-    from kbroker.client.queues.report import records_in, unfinished_jobs
-
-    queue = look(connection, name)
-    if queue.topic is None or not queue.is_whole:
-        return None
-    letters = queue.dead_letter_topic
-    try:
-        unfinished, group = unfinished_jobs(connection, queue), describe_share_group(connection, name)
-    except KafkaError as error:
-        if error.code not in (ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition):
-            raise
-        return None
-    return {
-        "name": name,
-        "partitions": len(queue.topic.partitions),
-        "unfinished": unfinished,
-        "workers": len(group.members),
-        "dead_letters": None if letters is None else records_in(connection, [letters])[letters.name],
-        "dead_letter_topic": queue.dead_letters or None,
-    }
 
 
 @click.command()

@@ -23,8 +23,8 @@ import click
 
 from kbroker.cli.exits import USAGE, CommandFailed
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect
-from kbroker.cli.queues.settings import shown, text_of
 from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Wish, names, wish_of
+from kbroker.client.queues.values import shown, text_of
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
@@ -198,6 +198,6 @@ def export(name: tuple[str, ...], bootstrap: Bootstrap) -> None:
 
 
 def _exported(connection: Connection, name: str) -> Wish:
-    from kbroker.cli.queues.found import existing
+    from kbroker.client.queues.found import existing
 
     return wish_of(existing(connection, name))

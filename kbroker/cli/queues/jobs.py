@@ -24,11 +24,11 @@ from kbroker.cli.params import (
     connect,
     json_option,
     not_blank,
-    span_text,
 )
 from kbroker.cli.produce import send_records
-from kbroker.cli.queues.found import existing, why_missing
+from kbroker.client.queues.found import existing, missing
 from kbroker.client.queues.settings import Part, look
+from kbroker.client.spans import span_text
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT, schedule_of
 from kbroker.settings.group_configs import GROUP_CONFIGS
@@ -203,7 +203,7 @@ def send(
     with connect(bootstrap) as connection:
         queue = look(connection, name)
         if queue.topic is None or (not queue.is_whole and not queue.is_configured):
-            raise CommandFailed(why_missing(queue))
+            raise missing(queue)
         if schedule:
             _check_schedule(queue, delay_ms, at_ms)
     headers += schedule

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.group_views import instead, kind_of_group, report_deletions, types_where_missing, why_not
+from kbroker.cli.group_views import instead, report_deletions, types_where_missing, why_not
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
@@ -26,6 +26,7 @@ from kbroker.cli.params import (
 from kbroker.cli.share_groups.describe import describe
 from kbroker.cli.share_groups.reset import reset_offsets
 from kbroker.cli.suggesting import SuggestingGroup
+from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 

@@ -27,11 +27,11 @@ from kbroker.cli.params import (
     json_option,
     not_blank,
     not_empty,
-    span_text,
 )
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.cli.transactions.abort import abort
 from kbroker.cli.transactions.hanging import find_hanging
+from kbroker.client.spans import span_text
 from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kbroker.client import admin, group_admin
-from kbroker.client.group_admin import TopicPartition
-from kbroker.client.queues.plan import QueueRefused
-from kbroker.client.queues.settings import Part, Queue, groups_with_dead_letters_in, has_workers
-from kbroker.client.rpc import Connection
-from kbroker.errors import ErrorCode, KafkaError
+from ...errors import ErrorCode, KafkaError
+from .. import admin, group_admin
+from ..caller import Caller
+from ..group_admin import TopicPartition
+from .advice import Option, QueueRefused
+from .settings import Part, Queue, groups_with_dead_letters_in, has_workers
 
 _LEAVE_EPOCH = -1
 _ATTEMPTS = 5
 _MAY_HAVE_LETTERS = "errors.deadletterqueue.group.enable"
+_FORCE, _WITH_DEAD_LETTERS = Option("force"), Option("with-dead-letters")
 
 
 class Deleted(NamedTuple):
@@ -27,7 +28,7 @@ class Deleted(NamedTuple):
     workers: int
 
 
-def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
+def delete_queue(connection: Caller, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
     """Delete the queue; durable on return. Raises QueueRefused before it changes anything, and
     KafkaError."""
     workers = check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
@@ -37,25 +38,26 @@ def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead
     return Deleted(workers)
 
 
-def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> int:
+def check_deletion(connection: Caller, queue: Queue, *, force: bool, with_dead_letters: bool) -> int:
     """Returns the number of workers. Raises QueueRefused where delete_queue would."""
     workers = check_workers(connection, queue, force=force)
     letters = queue.dead_letters if with_dead_letters else ""
     if letters:
         if queue.value(Part.DEAD_LETTERS, _MAY_HAVE_LETTERS) == "false":
             raise QueueRefused(
-                f"topic {letters} is for something else than dead letters: delete without --with-dead-letters"
+                f"topic {letters} is for something else than dead letters: delete without ",
+                _WITH_DEAD_LETTERS,
             )
         others = [each for each in groups_with_dead_letters_in(connection, letters) if each != queue.name]
         if others:
             raise QueueRefused(
-                f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without "
-                "--with-dead-letters"
+                f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without ",
+                _WITH_DEAD_LETTERS,
             )
     return workers
 
 
-def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
+def purge_queue(connection: Caller, queue: Queue, *, force: bool) -> None:
     """Move the share group's start to the end of the topic, so that it drops all jobs sent before
     the call; durable on return.
 
@@ -75,22 +77,28 @@ def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
     _without_workers(connection, queue, purge, force=force)
 
 
-def check_workers(connection: Connection, queue: Queue, *, force: bool) -> int:
+def check_workers(connection: Caller, queue: Queue, *, force: bool) -> int:
     """Returns the number of workers. Raises QueueRefused if there are any and `force` is not
     set."""
     workers = len(_workers(connection, queue))
     if workers and not force:
-        raise QueueRefused(f"{has_workers(queue, workers)}: stop them first, or put them out with --force")
+        raise QueueRefused(f"{has_workers(queue, workers)}: stop them first, or put them out with ", _FORCE)
     return workers
 
 
-def _workers(connection: Connection, queue: Queue) -> list[str]:
+def _workers(connection: Caller, queue: Queue) -> list[str]:
     if queue.group_type is None:
         return []
-    return [member.member_id for member in group_admin.describe_share_group(connection, queue.name).members]
+    try:
+        group = group_admin.describe_share_group(connection, queue.name)
+    except KafkaError as error:
+        if error.code is not ErrorCode.group_id_not_found:
+            raise
+        return []  # It was deleted meanwhile.
+    return [member.member_id for member in group.members]
 
 
-def _delete_topic(connection: Connection, name: str) -> None:
+def _delete_topic(connection: Caller, name: str) -> None:
     try:
         admin.delete_topic(connection, name)
     except KafkaError as error:
@@ -98,7 +106,7 @@ def _delete_topic(connection: Connection, name: str) -> None:
             raise
 
 
-def _delete_group(connection: Connection, queue: Queue, *, force: bool) -> None:
+def _delete_group(connection: Caller, queue: Queue, *, force: bool) -> None:
     if queue.group_type is None:
         configs = list(queue.own(Part.GROUP))
         admin.alter_configs(connection, admin.ResourceType.GROUP, queue.name, delete_configs=configs)
@@ -112,7 +120,7 @@ def _delete_group(connection: Connection, queue: Queue, *, force: bool) -> None:
     _without_workers(connection, queue, delete, force=force)
 
 
-def _without_workers(connection: Connection, queue: Queue, act: Callable[[], None], *, force: bool) -> None:
+def _without_workers(connection: Caller, queue: Queue, act: Callable[[], None], *, force: bool) -> None:
     """Call `act`, whose request the broker refuses while the group has members.
 
     With `force` the members are removed first. A heartbeat can bring one back before the request
@@ -128,7 +136,7 @@ def _without_workers(connection: Connection, queue: Queue, act: Callable[[], Non
                 raise
             if not force:
                 raise QueueRefused(
-                    f"{has_workers(queue, 1)}: it joined just now; stop it, or use --force"
+                    f"{has_workers(queue, 1)}: it joined just now; stop it, or use ", _FORCE
                 ) from error
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -136,7 +144,7 @@ def _without_workers(connection: Connection, queue: Queue, act: Callable[[], Non
             return
 
 
-def _put_out(connection: Connection, queue: Queue) -> None:
+def _put_out(connection: Caller, queue: Queue) -> None:
     """Send a leave request on behalf of each member."""
     for member_id in _workers(connection, queue):
         connection.call(

@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker.client import admin, group_admin
-from kbroker.client.admin import ResourceType
-from kbroker.client.group_admin import TopicPartition
-from kbroker.client.queues.settings import (
+from ...errors import ErrorCode, KafkaError
+from ...settings.queue import LOCK_MAX, REDELIVERY_DELAY, REDELIVERY_MAX
+from .. import admin, group_admin
+from ..admin import ResourceType
+from ..caller import Caller
+from ..group_admin import TopicPartition, kind_of_group
+from .advice import QueueRefused
+from .settings import (
     ALWAYS,
     DEAD_LETTER_PREFIX,
     DEAD_LETTER_TOPIC,
@@ -30,9 +34,6 @@ from kbroker.client.queues.settings import (
     names,
     same_value,
 )
-from kbroker.client.rpc import Connection
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.queue import LOCK_MAX, REDELIVERY_DELAY, REDELIVERY_MAX
 
 _LOCK_DURATION = "share.record.lock.duration.ms"
 _START = 0
@@ -55,8 +56,8 @@ class Step(NamedTuple):
 
     done: str
     differences: tuple[Difference, ...]
-    check: Callable[[Connection], None]
-    run: Callable[[Connection], None]
+    check: Callable[[Caller], None]
+    run: Callable[[Caller], None]
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,7 @@ class Plan:
         return [each for step in self.steps for each in step.differences]
 
 
-class QueueRefused(Exception):
-    """The queue cannot be created, altered or deleted: one line for a person."""
-
-
-def plan(connection: Connection, wish: Wish) -> Plan:
+def plan(connection: Caller, wish: Wish) -> Plan:
     """Raises QueueRefused and KafkaError."""
     if wish.name.startswith(_OF_BROKERS):
         raise QueueRefused(
@@ -87,10 +84,9 @@ def plan(connection: Connection, wish: Wish) -> Plan:
         )
     queue = look(connection, wish.name)
     if queue.group_type not in (None, "share"):
-        kind = "consumer" if queue.group_type == "classic" else queue.group_type
         raise QueueRefused(
-            f"group {wish.name} is a {kind} group, and a queue needs the name for its share group: choose "
-            "another one"
+            f"group {wish.name} is {kind_of_group(queue.group_type or '')}, and a queue needs the name for "
+            "its share group: choose another one"
         )
     dead_letters = _dead_letters(queue, wish)
     if dead_letters == wish.name:
@@ -267,7 +263,7 @@ def _without_state(queue: Queue) -> list[int]:
     return [] if queue.topic is None else [number for number in queue.topic.partitions if number not in known]
 
 
-def _begin(connection: Connection, name: str) -> None:
+def _begin(connection: Caller, name: str) -> None:
     """Create share state for the partitions that have none. If workers have joined meanwhile, the
     broker has created it for them, from the earliest record, as the group's configs say."""
     missing = _without_state(look(connection, name))
@@ -287,7 +283,7 @@ def _begin(connection: Connection, name: str) -> None:
 def _creation(
     name: str, done: str, partitions: int, config: Mapping[str, str], differences: tuple[Difference, ...]
 ) -> Step:
-    def create(connection: Connection, *, validate_only: bool = False) -> None:
+    def create(connection: Caller, *, validate_only: bool = False) -> None:
         admin.create_topic(
             connection, name, partitions=partitions, config=config, validate_only=validate_only
         )
@@ -298,7 +294,7 @@ def _creation(
 def _growth(name: str, present: int, wanted: int) -> Step:
     difference = Difference(Part.TOPIC, "partitions", str(present), str(wanted))
 
-    def grow(connection: Connection, *, validate_only: bool = False) -> None:
+    def grow(connection: Caller, *, validate_only: bool = False) -> None:
         if wanted < present:
             has = f"topic {name} has {counted(present, 'partition')}, and partitions are never taken away"
             raise QueueRefused(f"{has}: ask for {present} or more")
@@ -315,7 +311,7 @@ def _growth(name: str, present: int, wanted: int) -> Step:
 def _alteration(
     kind: ResourceType, name: str, whose: str, changes: Mapping[str, str], differences: tuple[Difference, ...]
 ) -> Step:
-    def alter(connection: Connection, *, validate_only: bool = False) -> None:
+    def alter(connection: Caller, *, validate_only: bool = False) -> None:
         admin.alter_configs(connection, kind, name, set_configs=changes, validate_only=validate_only)
 
     done = f"set {counted(len(changes), 'config')} of {whose}"

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kbroker.client import admin, group_admin
-from kbroker.client.admin import Topic
+from kbroker.client.admin import Bounds, bounds
+from kbroker.client.queues.counts import count
 from kbroker.client.queues.settings import Queue
 from kbroker.client.rpc import Connection
-from kbroker.client.topic_logs import Bounds, bounds, ignore_damage, read_records
-from kbroker.errors import KafkaError
+from kbroker.client.topic_logs import ignore_damage, read_records
 from kbroker.formats.batches import NO_TIMESTAMP
 
 Document: TypeAlias = Mapping[str, Any]
@@ -69,7 +68,6 @@ class Report(NamedTuple):
 def report(connection: Connection, queue: Queue, in_flight: Document | None) -> Report:
     """Raises KafkaError."""
     assert queue.topic is not None
-    members = group_admin.describe_share_group(connection, queue.name).members
     partitions = (
         []
         if in_flight is None
@@ -77,7 +75,8 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
     )
     resting = [] if in_flight is None else in_flight.get("not_loaded", [])
     spans = bounds(connection, queue.topic)
-    unfinished = _unfinished(queue, spans)
+    counted = count(connection, queue, spans)
+    unfinished = counted.unfinished
     counts: Counter[str] | None = None if in_flight is None else _by_state([*partitions, *resting])
     held = None if counts is None else counts["acquired"]
     ready = (
@@ -85,13 +84,9 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         if counts is None
         else max(0, unfinished - counts["acquired"] - counts["waiting"] - counts["archiving"])
     )
-    # Kafka's responses put a slash before an address; the endpoint does not.
-    rows = [
-        Worker(each.member_id, each.client_id, each.client_host.removeprefix("/"), True, None, None)
-        for each in members
-    ]
+    rows = [Worker(*each, True, None, None) for each in counted.workers]
     return Report(
-        sum(span.end_offset for span in spans.values()),
+        counted.sent,
         unfinished,
         ready,
         held,
@@ -100,44 +95,8 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         _next_due_ms(in_flight, [*partitions, *resting]),
         _oldest_ms(connection, queue, spans, partitions, resting) if unfinished else None,
         tuple(rows if in_flight is None else _with_jobs(rows, partitions)),
-        None
-        if queue.dead_letter_topic is None
-        else records_in(connection, [queue.dead_letter_topic])[queue.dead_letter_topic.name],
+        counted.dead_letters,
     )
-
-
-def unfinished_jobs(connection: Connection, queue: Queue) -> int:
-    """The exact lag. A partition without share state counts with all its records."""
-    assert queue.topic is not None
-    lags = {row.partition for row in queue.offsets if row.lag is not None}
-    return _unfinished(
-        queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic)
-    )
-
-
-def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
-    """`spans` must have every partition without a lag."""
-    assert queue.topic is not None
-    lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
-    unread = [spans[number] for number in queue.topic.partitions if number not in lags]
-    return sum(max(0, lag) for lag in lags.values()) + sum(
-        span.end_offset - span.start_offset for span in unread
-    )
-
-
-def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int]:
-    """The number of offsets between the start and end of each topic's logs, by name. A partition
-    whose offsets cannot be read adds nothing."""
-    found = list(topics)
-    wanted = {topic.name: topic.partitions for topic in found}
-    starts = admin.find_offsets(connection, wanted, admin.EARLIEST)
-    ends = admin.find_offsets(connection, wanted, admin.LATEST)
-    counts = dict.fromkeys(wanted, 0)
-    for place, end in ends.items():
-        start = starts[place]
-        if not isinstance(end, KafkaError) and not isinstance(start, KafkaError):
-            counts[place[0]] += end - start
-    return counts
 
 
 def _by_state(partitions: Iterable[Document]) -> Counter[str]:

@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kbroker.client import admin, group_admin
-from kbroker.client.admin import ConfigEntry, ResourceType, Topic
-from kbroker.client.group_admin import ShareOffset
-from kbroker.client.rpc import Connection
-from kbroker.settings.definition import ConfigDef, ConfigType
-from kbroker.settings.group_configs import GROUP_CONFIGS
-from kbroker.settings.queue import (
+from ...errors import ErrorCode, KafkaError
+from ...settings.definition import ConfigDef, ConfigType
+from ...settings.group_configs import GROUP_CONFIGS
+from ...settings.queue import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
     LOCK_MAX,
@@ -33,7 +30,11 @@ from kbroker.settings.queue import (
     SCHEDULING,
     TTL,
 )
-from kbroker.settings.topic_configs import TOPIC_CONFIGS
+from ...settings.topic_configs import TOPIC_CONFIGS
+from .. import admin, group_admin
+from ..admin import ConfigEntry, ResourceType, Topic
+from ..caller import Caller
+from ..group_admin import ShareOffset
 
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 ISOLATION_LEVEL: Final = "share.isolation.level"
@@ -261,31 +262,35 @@ def has_workers(queue: Queue, workers: int) -> str:
     return f"queue {queue.name} has {counted(workers, 'worker')}{killed}"
 
 
-def names(connection: Connection) -> list[str]:
+def names(connection: Caller) -> list[str]:
     """All queues: topics with a share group of the same name."""
     groups = {group.group_id for group in group_admin.groups(connection)}
     return [topic.name for topic in admin.topics(connection) if topic.name in groups]
 
 
-def look(connection: Connection, name: str, dead_letters: str | None = None) -> Queue:
+def look(connection: Caller, name: str, dead_letters: str | None = None) -> Queue:
     """Read the state of a queue. `dead_letters`: the dead letter topic to read instead of the one
     that the configs name."""
     topics = {topic.name: topic for topic in admin.topics(connection)}
     entries = {Part.GROUP: _entries(connection, ResourceType.GROUP, name)}
-    if name in topics:
-        entries[Part.TOPIC] = _entries(connection, ResourceType.TOPIC, name)
     configured = entries[Part.GROUP].get(DEAD_LETTER_TOPIC)
     named = "" if configured is None or not configured.is_own else configured.value or ""
     chosen = named if dead_letters is None else dead_letters
-    if chosen in topics:
-        entries[Part.DEAD_LETTERS] = _entries(connection, ResourceType.TOPIC, chosen)
+    for part, topic in ((Part.TOPIC, name), (Part.DEAD_LETTERS, chosen)):
+        if topic in topics:
+            try:
+                entries[part] = _entries(connection, ResourceType.TOPIC, topic)
+            except KafkaError as error:
+                if error.code is not ErrorCode.unknown_topic_or_partition:
+                    raise
+                del topics[topic]  # It was deleted meanwhile.
     group_type = group_admin.group_types(connection).get(name)
     offsets = group_admin.describe_share_group_offsets(connection, name) if group_type == "share" else []
     rows = tuple(row for row in offsets if row.topic == name)
     return Queue(name, topics.get(name), group_type, named, topics.get(chosen), entries, rows)
 
 
-def _entries(connection: Connection, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+def _entries(connection: Caller, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     return {entry.name: entry for entry in admin.describe_configs(connection, kind, name)}
 
 
@@ -338,7 +343,7 @@ def unlike_defaults(queue: Queue) -> dict[str, str | None]:
     }
 
 
-def groups_with_dead_letters_in(connection: Connection, topic: str) -> list[str]:
+def groups_with_dead_letters_in(connection: Caller, topic: str) -> list[str]:
     """The groups whose configs name this dead letter topic."""
     return [
         name

@@ -1,0 +1,1 @@
+../../../../../../kbroker/client/answers.py

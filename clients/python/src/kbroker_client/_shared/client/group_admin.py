@@ -1,0 +1,1 @@
+../../../../../../kbroker/client/group_admin.py

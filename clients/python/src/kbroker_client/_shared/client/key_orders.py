@@ -1,0 +1,1 @@
+../../../../../../kbroker/client/key_orders.py

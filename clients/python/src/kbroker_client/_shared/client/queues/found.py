@@ -1,0 +1,1 @@
+../../../../../../../kbroker/client/queues/found.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/topic_names.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/settings/broker_cleaner.py

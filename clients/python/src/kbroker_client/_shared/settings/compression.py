@@ -1,0 +1,1 @@
+../../../../../../kbroker/settings/compression.py

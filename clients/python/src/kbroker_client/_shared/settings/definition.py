@@ -1,0 +1,1 @@
+../../../../../../kbroker/settings/definition.py

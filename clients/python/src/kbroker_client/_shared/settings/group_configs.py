@@ -1,0 +1,1 @@
+../../../../../../kbroker/settings/group_configs.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/settings/topic_configs.py
