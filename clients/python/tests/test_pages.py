@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -63,6 +64,18 @@ async def test_outcomes(target: Target) -> None:
         while failures:
             assert set((await names["work"]()).values()) == {None}
         assert set((await names["work"]()).values()) == {None}, "the released one is delivered again"
+
+
+async def test_creating_queues(target: Target) -> None:
+    if target.broker is None:
+        pytest.skip("queues cannot be created in Apache Kafka")
+    name, printed = f"q{uuid.uuid4().hex[:12]}", []
+    names: dict[str, Any] = {"print": lambda *words: printed.append(words)}
+    block = blocks("docs/python-client.md")[3]
+    exec(block.replace(ADDRESS, target.bootstrap).replace('"emails"', repr(name)), names)
+    for _ in range(2):
+        await names["set_up"]()
+    assert printed == [(0, 5), (0, 5)]
 
 
 async def test_the_readme(target: Target) -> None:

@@ -85,10 +85,11 @@ class Cluster:
             if self._connection is not None and not self._connection.is_closed:
                 with suppress(BrokerUnreachable):  # It may have been lost while nobody asked.
                     return await self._connection.call(api, version, **fields)
-            self._connection = await self._connect_to_any()
+            self._connection = await self.connect_to_any()
             return await self._connection.call(api, version, **fields)
 
-    async def _connect_to_any(self) -> Connection:
+    async def connect_to_any(self) -> Connection:
+        """A new connection, of the caller's own. Raises BrokerUnreachable."""
         last = BrokerUnreachable("no broker is known")
         for address in dict.fromkeys((*self._bootstrap, *self._nodes.values())):
             try:

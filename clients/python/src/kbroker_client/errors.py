@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from ._shared.client.queues.advice import QueueDifference
 from ._shared.errors import ErrorCode, KafkaError
 
 __all__ = [
     "BrokerUnreachable", "ClientClosed", "ClientError", "ErrorCode", "IllegalState", "KafkaError",
-    "LockLost", "NotAuthenticated", "TimedOut", "WokenUp",
+    "LockLost", "NotAuthenticated", "QueueDifference", "QueueDiffers", "QueueMissing", "QueueRefused",
+    "TimedOut", "WokenUp",
 ]  # fmt: skip
 
 
@@ -35,6 +37,23 @@ class LockLost(ClientError):
     """A record's acknowledgement came too late: its lock has run out or its connection was lost.
     The record is, or will be, delivered again, unless only the answer was lost: then the broker may
     have carried the acknowledgement out."""
+
+
+class QueueRefused(ClientError):
+    """A queue cannot be created, altered, purged or deleted. The text says why, and what to do."""
+
+
+class QueueDiffers(QueueRefused):
+    """A queue that was to be created exists and differs, or its name belongs to a topic or a group
+    that is none. Nothing was changed."""
+
+    def __init__(self, text: str, differences: tuple[QueueDifference, ...]) -> None:
+        super().__init__(text)
+        self.differences = differences
+
+
+class QueueMissing(QueueRefused):
+    """The queue does not exist, or only a part of it."""
 
 
 class WokenUp(ClientError):

@@ -3,11 +3,12 @@
 from kbroker_client.worker import App, Reject, Retry
 """
 
+from ..errors import QueueMissing
 from ..security import Security
 from .app import App
 from .job import Job, JobEvent
 from .policies import Reject, Retry, Unreadable
-from .queue_facts import QueueMissing, SchedulingOff
+from .queue_facts import SchedulingOff
 from .serializers import JSON, RAW, Serializer
 from .service import StartRefused
 from .task import Task

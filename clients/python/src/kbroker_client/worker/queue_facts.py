@@ -11,7 +11,7 @@ from .._shared.errors import ErrorCode, KafkaError
 from .._shared.protocol.reject_reasons import FEATURE
 from ..cluster import Cluster, Topic
 from ..connection import Connection
-from ..errors import ClientError
+from ..errors import ClientError, QueueMissing
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,6 @@ _RESET: Final = "share.auto.offset.reset"
 _DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _ORDERING: Final = "kbroker.queue.ordering"
 MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
-
-
-class QueueMissing(ClientError):
-    """The queue does not exist."""
 
 
 class SchedulingOff(ClientError):

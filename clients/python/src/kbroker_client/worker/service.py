@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
-from ..errors import ClientError
-from .queue_facts import Facts, QueueMissing, look
+from ..errors import ClientError, QueueMissing
+from .queue_facts import Facts, look
 from .runner import Runner, Statistics
 
 if TYPE_CHECKING:
