@@ -257,6 +257,44 @@ async def test_a_lost_answer_to_an_acknowledgement_is_an_error(proxied: tuple[Ta
         assert await consumer.poll(1.0) == []
 
 
+async def test_a_late_release_leaves_the_next_delivery_alone(target: Target) -> None:
+    """The lock has run out, and the record has arrived again before its first delivery is
+    acknowledged."""
+    topic, group = target.topic(), target.group(share_record_lock_duration_ms="1000")
+    await fill(target.bootstrap, topic, 0, 1)
+    errors: list[Exception | None] = []
+    async with ShareConsumer(
+        target.bootstrap, group=group, topics=[topic], mode="free",
+        on_acknowledged=lambda _, error: errors.append(error),
+    ) as consumer:  # fmt: skip
+        (first,) = await consumer.poll(POLL_S)
+        await anyio.sleep(1.2)
+        assert await consumer.poll(0) == []  # Its fetch goes on.
+        await anyio.sleep(0.3)
+        consumer.acknowledge(first, Outcome.RELEASE)
+        (second,) = await consumer.poll(POLL_S)
+        assert second.delivery_count == 2
+        consumer.acknowledge(second)
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+    assert [type(error) for error in errors] == [LockLost, type(None)]
+
+
+async def test_a_release_that_waits_for_a_fetch_leaves_what_it_brings_alone(target: Target) -> None:
+    topic, group = target.topic(), target.group(share_record_lock_duration_ms="1000")
+    await fill(target.bootstrap, topic, 0, 1)
+    async with ShareConsumer(
+        target.bootstrap, group=group, topics=[topic], mode="free", fetch_wait_ms=3000
+    ) as consumer:
+        (first,) = await consumer.poll(POLL_S)
+        await anyio.sleep(0.7)
+        assert await consumer.poll(0.1) == []  # Its fetch goes on, and ends when the lock does.
+        consumer.acknowledge(first, Outcome.RELEASE)
+        (second,) = await consumer.poll(POLL_S)
+        assert second.delivery_count == 2
+        consumer.acknowledge(second)
+        assert await consumer.commit() == {TopicPartition(topic, 0): None}
+
+
 # -- secured listeners
 # --------------------------------------------------------------------------------------------------
 

@@ -43,8 +43,8 @@ from ..errors import (
 )
 from ..security import PLAINTEXT, Security
 from .membership import Membership
-from .records import Decoded, Outcome, Record
-from .session import Acknowledgement, Answered, ShareSession
+from .records import Decoded, Lease, Outcome, Record
+from .session import DELIVERED_AGAIN, Acknowledgement, Answered, ShareSession
 from .wire import Limits, Partition
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ _LEADER_S: Final = 0.5
 _MAX_BYTES: Final = 50 << 20
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, frozenset[int]], Exception | None], object]
 """Called with the offsets of acknowledgements that the broker has answered, and its error."""
+_RUN_OUT: Final = Lease()
+"""Of acknowledgements whose record has been delivered again; no session has it."""
 Place: TypeAlias = tuple[UUID, int, int]
 """Topic id, partition and offset of a record."""
 
@@ -131,6 +133,9 @@ class ShareConsumer:
         self._assignment_changed = Signal()
         self._ready: deque[Record] = deque()
         self._delivered: dict[Place, Record] = {}
+        self._run_out: set[Place] = set()
+        """Where a later delivery of what is in `_delivered` waits for the next poll: the broker
+        would take an acknowledgement of the earlier one for one of the later."""
         self._acknowledged: list[Acknowledgement] = []
         self._answers: list[Answered] = []
         self._errors: deque[Exception] = deque()
@@ -277,7 +282,9 @@ class ShareConsumer:
             record = self._ready.popleft()
             if record.lease.is_open:
                 records.append(record)
-                self._delivered[record.topic_id, record.partition, record.offset] = record
+                place = record.topic_id, record.partition, record.offset
+                self._delivered[place] = record
+                self._run_out.discard(place)
         return records
 
     def __aiter__(self) -> Self:
@@ -393,7 +400,9 @@ class ShareConsumer:
 
     def _queue(self, record: Record, outcome: Outcome, reason: Reason | None) -> None:
         partition = record.topic_id, record.partition
-        self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, record.lease, reason))
+        has_run_out = (*partition, record.offset) in self._run_out
+        lease = _RUN_OUT if has_run_out else record.lease
+        self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, lease, reason))
 
     def _hand_over(self) -> None:
         """Give the acknowledgements to the sessions that hold their records."""
@@ -402,7 +411,8 @@ class ShareConsumer:
         for each in acknowledged:
             session = by_lease.get(each.lease)
             if session is None:
-                lost = LockLost("the session that held the record was lost")
+                is_known = each.lease is _RUN_OUT
+                lost = LockLost(DELIVERED_AGAIN if is_known else "the session that held the record was lost")
                 self._answers.append(Answered(each.partition, {each.offset: each.type}, lost))
             else:
                 session.acknowledge(each)
@@ -450,6 +460,9 @@ class ShareConsumer:
             self._wake_sessions()
 
     def received(self, session: ShareSession, decoded: Decoded) -> None:
+        if self._delivered:
+            places = {(record.topic_id, record.partition, record.offset) for record in decoded.records}
+            self._run_out |= places & self._delivered.keys()
         self._ready += decoded.records
         self._news.set()
 

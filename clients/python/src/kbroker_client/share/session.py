@@ -36,6 +36,7 @@ from .wire import (
 
 logger = logging.getLogger(__name__)
 
+DELIVERED_AGAIN: Final = "the lock of the record has run out, and it has been delivered again"
 _FINAL_EPOCH: Final = -1
 WATCH_S: Final = 2.0
 _NO_ID: Final = UUID(int=0)
@@ -287,7 +288,22 @@ class ShareSession:
             for first, last in runs:
                 for offset in range(first, last + 1):
                     self.acknowledge(Acknowledgement(partition, offset, outcome, lease))
+        self._drop_late(partition, decoded.records)
         self._inbox.received(self, decoded)
+
+    def _drop_late(self, partition: Partition, records: Sequence[Record]) -> None:
+        """Answer the acknowledgements of earlier deliveries of these records, whose locks have run
+        out: the broker would take them for acknowledgements of these."""
+        if not self._pending:
+            return
+        offsets = {record.offset for record in records}
+        late: list[Acknowledgement] = []
+        kept: list[Acknowledgement] = []
+        for each in self._pending:
+            (late if each.partition == partition and each.offset in offsets else kept).append(each)
+        self._pending = kept
+        if late:
+            self._answer(late, LockLost(DELIVERED_AGAIN))
 
     async def _acknowledge(self, epoch: int | None = None) -> None:
         connection = await self._connected()
@@ -415,4 +431,4 @@ def _refusal(code: ErrorCode, message: str | None) -> Exception:
     return KafkaError(code, message)
 
 
-__all__ = ["Acknowledgement", "Answered", "Inbox", "Record", "ShareSession"]
+__all__ = ["DELIVERED_AGAIN", "Acknowledgement", "Answered", "Inbox", "Record", "ShareSession"]
