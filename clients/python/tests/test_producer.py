@@ -50,6 +50,21 @@ async def test_an_answer_that_comes_too_late(target: Target) -> None:
     assert sent.offset >= 2
 
 
+async def test_a_call_ends_in_time(target: Target) -> None:
+    """Also if the broker does not answer, and no other call is made."""
+    if target.broker is None:
+        return
+    topic = target.topic()
+    async with Producer(target.bootstrap, delivery_timeout_s=1.0) as sending:
+        await sending.send(topic, b"0")
+        target.broker.sigstop()
+        try:
+            with anyio.fail_after(5), pytest.raises(TimedOut):
+                await sending.send(topic, b"1")
+        finally:
+            target.broker.sigcont()
+
+
 async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) -> None:
     topic = target.topic()
     async with Producer(target.bootstrap) as sending:

@@ -41,6 +41,8 @@ _MAX_BUFFERED_BYTES: Final = 32 << 20
 _RECORD_BYTES: Final = 70
 """What a record takes beside its key and value, roughly."""
 _DELIVERY_S: Final = 120.0
+_LATE_S: Final = 0.25
+"""How often the producer looks for records that are late."""
 _CLOSE_S: Final = 30.0
 _RETRIABLE: Final = (
     ErrorCode.not_leader_or_follower,
@@ -151,6 +153,7 @@ class Producer:
         await self._cluster.refresh()
         await self._background.open()
         self._background.start(self._run)
+        self._background.start(self._look_for_late)
         return self
 
     async def __aexit__(
@@ -278,6 +281,14 @@ class Producer:
             if self._linger_s and not self._is_closed:
                 await anyio.sleep(self._linger_s)
             self._start_requests()
+
+    async def _look_for_late(self) -> None:
+        """A request may wait for an answer for longer than its records."""
+        while True:
+            await anyio.sleep(_LATE_S)
+            if self._unsent:
+                for partition in self._partitions.values():
+                    self._give_up_late(partition)
 
     def _start_requests(self) -> None:
         by_node: dict[int, list[TopicPartition]] = {}
