@@ -6,7 +6,10 @@ import anyio
 import pytest
 
 from clients.python.tests.targets import Target
-from kbroker_client import ErrorCode, KafkaError, Producer, TimedOut, producer
+from kbroker.client.rpc import Connection
+from kbroker_client import ErrorCode, KafkaError, Producer, TimedOut, TopicPartition, producer
+from kbroker_client._shared.formats.batches import NO_PRODUCER
+from kbroker_client.connection import Connection as BrokerConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +51,38 @@ async def test_an_answer_that_comes_too_late(target: Target) -> None:
     assert late[0] == "not answered within 0.5 s; it may be written"
     assert len(late) == 2
     assert sent.offset >= 2
+
+
+async def test_a_topic_that_is_made_anew_with_fewer_partitions(target: Target) -> None:
+    topic = target.topic(partitions=2)
+    async with Producer(target.bootstrap, delivery_timeout_s=2.0) as sending:
+        await sending.send(topic, b"", partition=1)
+        await anyio.to_thread.run_sync(_make_anew, target, topic)
+        with pytest.raises(TimedOut):
+            await sending.send(topic, b"", partition=1)
+        assert (await sending.send(topic, b"", partition=0)).offset == 0
+
+
+def _make_anew(target: Target, topic: str) -> None:
+    with Connection("127.0.0.1", target.port) as connection:
+        answer = connection.call("delete_topics", topics=[{"name": topic, "topic_id": None}], timeout=10_000)
+    assert answer.responses[0].error_code == 0, answer
+    target.topic(name=topic)
+
+
+async def test_the_producer_id_may_be_lost_while_a_connection_is_made(target: Target) -> None:
+    """A batch is numbered with a new one: without an id, a repeated request writes it twice."""
+    topic = target.topic()
+    async with Producer(target.bootstrap) as sending:
+        connect = sending._cluster.connect_to
+
+        async def lose(node: int) -> BrokerConnection:
+            sending._identity = NO_PRODUCER  # As the failure of another node's request does.
+            return await connect(node)
+
+        sending._cluster.connect_to = lose  # type: ignore[method-assign]
+        await sending.send(topic, b"")
+        assert sending._partitions[TopicPartition(topic, 0)].producer_id >= 0
 
 
 async def test_a_call_ends_in_time(target: Target) -> None:

@@ -295,13 +295,17 @@ class Producer:
         for place, partition in self._partitions.items():
             self._give_up_late(partition)
             if partition.queue or partition.batch is not None:
-                topic = self._cluster.topic(place.topic)
-                leader = topic.leaders[place.partition] if topic is not None else -1
+                leader = self._leader(place)
                 if leader not in self._busy:
                     by_node.setdefault(leader, []).append(place)
         for node, places in by_node.items():
             self._busy.add(node)
             self._background.start(partial(self._request, node, places))
+
+    def _leader(self, place: TopicPartition) -> int:
+        """-1: not known. A topic that was made anew may have fewer partitions."""
+        topic = self._cluster.topic(place.topic)
+        return topic.leaders[place.partition] if topic and place.partition < len(topic.leaders) else -1
 
     def _give_up_late(self, partition: _Partition) -> None:
         now_s = anyio.current_time()
@@ -340,12 +344,12 @@ class Producer:
     async def _produce(self, node: int, places: list[TopicPartition]) -> bool:
         """One Produce for all these partitions. Returns whether some are to be sent again. Raises
         BrokerUnreachable and KafkaError."""
-        await self._identify()
         if node < 0:
             return True
         connection = self._connections.get(node)
         if connection is None or connection.is_closed:
             connection = self._connections[node] = await self._cluster.connect_to(node)
+        await self._identify()  # Right before batches are numbered: another request may lose the id.
         topics: dict[str, list[dict[str, Any]]] = {}
         asked: dict[TopicPartition, _Batch] = {}
         for place in places:
