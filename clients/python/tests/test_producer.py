@@ -107,6 +107,8 @@ async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) 
             await sending.send(topic, b"", headers=[("a", "text")])  # type: ignore[list-item]
         with pytest.raises(TypeError, match="the name of a header is text, not bytes"):
             await sending.send(topic, b"", headers=[(b"a", b"text")])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="is whole ms, not float"):
+            await sending.send(topic, b"", timestamp_ms=1.5)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="in ms since 1970, not"):
             await sending.send(topic, b"", timestamp_ms=1 << 63)
         with pytest.raises(UnicodeEncodeError):

@@ -471,6 +471,8 @@ def _check_record(value: object, key: object, headers: Headers, timestamp_ms: in
     for name, given in contents:
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
             raise TypeError(f"the {name} of a record is bytes, not {type(given).__name__}")
+    if timestamp_ms is not None and not isinstance(timestamp_ms, int):
+        raise TypeError(f"the timestamp of a record is whole ms, not {type(timestamp_ms).__name__}")
     if timestamp_ms is not None and not -1 <= timestamp_ms < 1 << 63:
         raise ValueError(f"the timestamp of a record is in ms since 1970, not {timestamp_ms}")
 
