@@ -100,6 +100,18 @@ class Connection:
         if security.mechanism is not None and (lasts_s := await login.log_in(self, security)):
             self._log_in_again_s = anyio.current_time() + _RENEWED_AT * lasts_s
 
+    async def _renew_log_in(self) -> None:
+        try:
+            with anyio.fail_after(CONNECT_S):
+                await self.log_in(self._security)
+        except BaseException as error:  # Half a log-in is none.
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise BrokerUnreachable(
+                    f"the log-in at {self.address} was not renewed within {CONNECT_S:g} s"
+                ) from None
+            raise
+
     async def call(self, api: str, version: int | None = None, /, wait_s: float = 0.0, **fields: Any) -> Any:
         """Send a request and return the answer, an entity of kio. Field names are kio's, nested
         structures dicts and lists, times in milliseconds. `wait_s`: how long the broker may wait
@@ -117,7 +129,7 @@ class Connection:
         calls `close_if_late` now and then, which costs less than a deadline for each request."""
         key = API_KEYS[api]
         if self._log_in_again_s != math.inf and anyio.current_time() >= self._log_in_again_s:
-            await self.log_in(self._security)
+            await self._renew_log_in()
         if self.is_closed:
             raise BrokerUnreachable(f"the connection to {self.address} is closed")
         patience_s = REQUEST_S + wait_s

@@ -11,8 +11,8 @@ import anyio
 from ._shared.errors import ErrorCode
 from ._shared.formats.security_values import ScramMechanism
 from ._shared.security.scram import ScramClient, ScramRefused
-from .errors import NotAuthenticated
-from .security import Security
+from .errors import BrokerUnreachable, NotAuthenticated
+from .security import Security, Token
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -60,10 +60,19 @@ def _refused(reason: str, connection: Connection, security: Security) -> NotAuth
     return NotAuthenticated(f"log-in refused: {reason} ({user}{security.mechanism}, {connection.address})")
 
 
+async def _token(fetch: Token) -> bytes:
+    """Raises BrokerUnreachable: whoever issues tokens may be back soon."""
+    try:
+        return (await fetch()).encode()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BrokerUnreachable(f"no token for the log-in could be fetched: {why}") from error
+
+
 async def _exchange(security: Security) -> AsyncGenerator[bytes, bytes]:
     """Yields the client's messages and is sent the server's."""
     if security.token is not None:
-        status = yield b"n,,\x01auth=Bearer " + (await security.token()).encode() + b"\x01\x01"
+        status = yield b"n,,\x01auth=Bearer " + await _token(security.token) + b"\x01\x01"
         if status:  # The reason of a refusal, which follows.
             yield _ACKNOWLEDGED
         return
