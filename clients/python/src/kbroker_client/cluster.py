@@ -55,6 +55,10 @@ class Topic(NamedTuple):
     id: UUID
     leaders: Sequence[int]
 
+    def leader(self, partition: int) -> int:
+        """-1 also for a partition that is not known, such as one of a topic that was recreated."""
+        return self.leaders[partition] if partition < len(self.leaders) else -1
+
 
 class Cluster:
     def __init__(self, bootstrap: str | Sequence[str], client_id: str, security: Security) -> None:

@@ -61,7 +61,7 @@ def _refused(reason: str, connection: Connection, security: Security) -> NotAuth
 
 
 async def _token(fetch: Token) -> bytes:
-    """Raises BrokerUnreachable: whoever issues tokens may be back soon."""
+    """Raises BrokerUnreachable, after which the client tries again."""
     try:
         return (await fetch()).encode()
     except Exception as error:

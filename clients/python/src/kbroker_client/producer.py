@@ -24,7 +24,7 @@ from ._shared.errors import ErrorCode, KafkaError
 from ._shared.formats.batches import NO_PRODUCER, ProducerInfo, build_batch
 from ._shared.formats.batches import Record as BatchRecord
 from ._shared.formats.compression import Codec
-from .background import Background
+from .background import Background, Signal
 from .cluster import Backoff, Cluster, Topic, TopicPartition
 from .connection import Connection
 from .errors import BrokerUnreachable, ClientClosed, IllegalState, NotAuthenticated, TimedOut
@@ -143,7 +143,7 @@ class Producer:
         self._turn = 0
         self._buffered_bytes = 0
         self._unsent = 0
-        self._wake = anyio.Event()
+        self._wake = Signal()
         self._room = anyio.Event()
         self._is_closed = False
 
@@ -277,7 +277,7 @@ class Producer:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            self._wake = anyio.Event()
+            self._wake.clear()
             if self._linger_s and not self._is_closed:
                 await anyio.sleep(self._linger_s)
             self._start_requests()
@@ -295,22 +295,18 @@ class Producer:
         for place, partition in self._partitions.items():
             self._give_up_late(partition)
             if partition.queue or partition.batch is not None:
-                leader = self._leader(place)
+                topic = self._cluster.topic(place.topic)
+                leader = -1 if topic is None else topic.leader(place.partition)
                 if leader not in self._busy:
                     by_node.setdefault(leader, []).append(place)
         for node, places in by_node.items():
             self._busy.add(node)
             self._background.start(partial(self._request, node, places))
 
-    def _leader(self, place: TopicPartition) -> int:
-        """-1: not known. A topic that was made anew may have fewer partitions."""
-        topic = self._cluster.topic(place.topic)
-        return topic.leaders[place.partition] if topic and place.partition < len(topic.leaders) else -1
-
     def _give_up_late(self, partition: _Partition) -> None:
         now_s = anyio.current_time()
-        late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s")
         while partition.queue and partition.queue[0].deadline_s <= now_s:
+            late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s")
             self._finish(partition.queue.popleft(), None, late)
         if partition.batch is not None and partition.batch.waiting[0].deadline_s <= now_s:
             self._fail(

@@ -24,16 +24,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self, TypeAlias
-from uuid import UUID
 
 import anyio
 import anyio.lowlevel
 
-from .._shared.share.reasons import Reason, shortened
+from .._shared.share.reasons import Reason
 from ..background import Background, Signal
 from ..cluster import Cluster, TopicPartition
 from ..errors import (
-    BrokerUnreachable,
     ClientClosed,
     IllegalState,
     LockLost,
@@ -42,24 +40,20 @@ from ..errors import (
     WokenUp,
 )
 from ..security import PLAINTEXT, Security
+from .held import RUN_OUT, HeldRecords
 from .membership import Membership
-from .records import Decoded, Lease, Outcome, Record
-from .session import DELIVERED_AGAIN, Acknowledgement, Answered, ShareSession
+from .placement import Placement
+from .records import Decoded, Outcome, Record
+from .session import DELIVERED_AGAIN, Answered, ShareSession
 from .wire import Limits, Partition
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 10.0
 _FETCH_WAIT_MS: Final = 500
-_LEADER_S: Final = 0.5
-"""Between questions for the leader of a partition that has none, or whose topic is not known."""
 _MAX_BYTES: Final = 50 << 20
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, frozenset[int]], Exception | None], object]
 """Called with the offsets of acknowledgements that the broker has answered, and its error."""
-_RUN_OUT: Final = Lease()
-"""Of acknowledgements whose record has been delivered again; no session has it."""
-Place: TypeAlias = tuple[UUID, int, int]
-"""Topic id, partition and offset of a record."""
 
 
 class Mode(Enum):
@@ -123,20 +117,15 @@ class ShareConsumer:
         )
         self._acquire = acquire
         self._cluster = Cluster(bootstrap, client_id, security)
+        self._placement = Placement(self._cluster, group, self._open_session)
+        self._sessions = self._placement.sessions
         self._membership = Membership(
-            self._cluster, group, self.member_id, self._assigned, self._fail, self._fail_for_good
+            self._cluster, group, self.member_id, self._placement.assign, self._fail, self._fail_for_good
         )
         self._topics = _checked(topics)
         self._callback = on_acknowledged
-        self._sessions: dict[int, ShareSession] = {}
-        self._assignment: frozenset[Partition] = frozenset()
-        self._assignment_changed = Signal()
         self._ready: deque[Record] = deque()
-        self._delivered: dict[Place, Record] = {}
-        self._run_out: set[Place] = set()
-        """Where a later delivery of what is in `_delivered` waits for the next poll: the broker
-        would take an acknowledgement of the earlier one for one of the later."""
-        self._acknowledged: list[Acknowledgement] = []
+        self._held = HeldRecords()
         self._answers: list[Answered] = []
         self._errors: deque[Exception] = deque()
         self._fatal: Exception | None = None
@@ -162,7 +151,7 @@ class ShareConsumer:
         await self._background.open()
         self._membership.subscribe(self._topics)
         self._background.start(self._membership.run)
-        self._background.start(self._follow_assignments)
+        self._background.start(self._placement.run)
         return self
 
     async def __aexit__(
@@ -180,6 +169,7 @@ class ShareConsumer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._placement.end()
         try:
             with anyio.move_on_after(timeout_s, shield=True):
                 self._hand_over()
@@ -217,11 +207,7 @@ class ShareConsumer:
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions from which the member gets records, as far as their topics are known."""
-        return frozenset(
-            TopicPartition(topic.name, index)
-            for topic_id, index in self._assignment
-            if (topic := self._cluster.topic_of(topic_id)) is not None
-        )
+        return self._placement.partitions
 
     # -- records
     # ----------------------------------------------------------------------------------------------
@@ -258,7 +244,7 @@ class ShareConsumer:
             if records:
                 self._wanted = 0
             else:
-                self._wake_sessions()
+                self._placement.wake()
         return records
 
     async def _wait_for_records(self, most: int) -> list[Record]:
@@ -272,7 +258,7 @@ class ShareConsumer:
             if records := self._taken(most):
                 return records
             self._news.clear()
-            self._wake_sessions()
+            self._placement.wake()
             await self._news.wait()
 
     def _taken(self, most: int) -> list[Record]:
@@ -280,11 +266,8 @@ class ShareConsumer:
         records: list[Record] = []
         while self._ready and len(records) < most:
             record = self._ready.popleft()
-            if record.lease.is_open:
+            if self._held.deliver(record):
                 records.append(record)
-                place = record.topic_id, record.partition, record.offset
-                self._delivered[place] = record
-                self._run_out.discard(place)
         return records
 
     def __aiter__(self) -> Self:
@@ -330,12 +313,7 @@ class ShareConsumer:
         outcome = Outcome(outcome)
         if reason is not None and outcome is not Outcome.REJECT:
             raise ValueError("only a REJECT has a reason")
-        place = record.topic_id, record.partition, record.offset
-        if self._delivered.get(place) is not record:
-            raise IllegalState(f"{record.topic}-{record.partition}@{record.offset} is not to be acknowledged")
-        if outcome is not Outcome.RENEW:
-            del self._delivered[place]
-        self._queue(record, outcome, None if reason is None else _sendable(reason))
+        self._held.acknowledge(record, outcome, reason)
         if self._mode is Mode.FREE:
             self._hand_over()
 
@@ -348,14 +326,14 @@ class ShareConsumer:
         """
         self._check_open()
         if self._mode is Mode.IMPLICIT:
-            self._accept_delivered()
+            self._held.accept_all()
         before = len(self._answers)
         self._hand_over()
         waiting = [(session, session.queued) for session in self._sessions.values()]
         with anyio.move_on_after(timeout_s) as scope:
             while any(session.done < queued for session, queued in waiting):
                 self._news.clear()
-                self._wake_sessions()
+                self._placement.wake()
                 await self._news.wait()
                 if self._fatal is not None:
                     raise self._fatal
@@ -373,45 +351,32 @@ class ShareConsumer:
         """Send all acknowledgements without waiting. Their outcomes go to `on_acknowledged`."""
         self._check_open()
         if self._mode is Mode.IMPLICIT:
-            self._accept_delivered()
+            self._held.accept_all()
         self._hand_over()
-        self._wake_sessions()
+        self._placement.wake()
 
     def _before_poll(self) -> None:
         self._report()
         if self._mode is Mode.IMPLICIT:
-            self._accept_delivered()
+            self._held.accept_all()
         elif self._mode is Mode.EXPLICIT:
-            lost = [place for place, record in self._delivered.items() if not record.lease.is_open]
-            for place in lost:
-                del self._delivered[place]
-            if self._delivered:
+            self._held.drop_lost()
+            if left := len(self._held.delivered):
                 raise IllegalState(
-                    f"{len(self._delivered)} records of the last poll are not acknowledged yet: call "
+                    f"{left} records of the last poll are not acknowledged yet: call "
                     "acknowledge(record, ...) for each"
                 )
         self._hand_over()
         self._raise_errors()
 
-    def _accept_delivered(self) -> None:
-        delivered, self._delivered = self._delivered, {}
-        for record in delivered.values():
-            self._queue(record, Outcome.ACCEPT, None)
-
-    def _queue(self, record: Record, outcome: Outcome, reason: Reason | None) -> None:
-        partition = record.topic_id, record.partition
-        has_run_out = (*partition, record.offset) in self._run_out
-        lease = _RUN_OUT if has_run_out else record.lease
-        self._acknowledged.append(Acknowledgement(partition, record.offset, outcome, lease, reason))
-
     def _hand_over(self) -> None:
         """Give the acknowledgements to the sessions that hold their records."""
-        acknowledged, self._acknowledged = self._acknowledged, []
-        by_lease = {session.lease: session for session in self._sessions.values()}
+        acknowledged = self._held.take_acknowledgements()
+        by_lease = {session.lease: session for session in self._sessions.values()} if acknowledged else {}
         for each in acknowledged:
             session = by_lease.get(each.lease)
             if session is None:
-                is_known = each.lease is _RUN_OUT
+                is_known = each.lease is RUN_OUT
                 lost = LockLost(DELIVERED_AGAIN if is_known else "the session that held the record was lost")
                 self._answers.append(Answered(each.partition, {each.offset: each.type}, lost))
             else:
@@ -457,12 +422,10 @@ class ShareConsumer:
                 node for node, each in self._sessions.items() if each.partitions and each is not session
             )
             self._fetching = next((node for node in others if node > session.node), next(iter(others), None))
-            self._wake_sessions()
+            self._placement.wake()
 
     def received(self, session: ShareSession, decoded: Decoded) -> None:
-        if self._delivered:
-            places = {(record.topic_id, record.partition, record.offset) for record in decoded.records}
-            self._run_out |= places & self._delivered.keys()
+        self._held.received(decoded.records)
         self._ready += decoded.records
         self._news.set()
 
@@ -480,10 +443,7 @@ class ShareConsumer:
             self._fail(error)
 
     async def look_again(self, partitions: Iterable[Partition]) -> None:
-        await self._cluster.refresh(ids={topic_id for topic_id, _ in partitions})
-        self._distribute()
-        if self._unplaced():
-            self._assignment_changed.set()
+        await self._placement.look_again(partitions)
 
     def _fail(self, error: Exception) -> None:
         """One error of a kind waits for the next poll."""
@@ -506,68 +466,17 @@ class ShareConsumer:
         if self._fatal is not None:
             raise self._fatal
 
-    def _assigned(self, partitions: frozenset[Partition]) -> None:
-        self._assignment = partitions
-        self._assignment_changed.set()
-
-    async def _follow_assignments(self) -> None:
-        while True:
-            with anyio.move_on_after(_LEADER_S if self._unplaced() else None):
-                await self._assignment_changed.wait()
-            self._assignment_changed.clear()
-            try:
-                await self._learn_topics()
-            except BrokerUnreachable as error:
-                logger.info("share group %s: %s", self.group, error)
-                await anyio.sleep(0.2)
-                self._assignment_changed.set()
-                continue
-            self._distribute()
-
-    async def _learn_topics(self) -> None:
-        """Raises BrokerUnreachable."""
-        if unplaced := self._unplaced():
-            await self._cluster.refresh(ids=unplaced)
-
-    def _unplaced(self) -> set[UUID]:
-        """The topics of partitions that have no leader, as far as is known. Nobody else tells of a
-        later one."""
-        return {topic_id for topic_id, index in self._assignment if self._leader(topic_id, index) < 0}
-
-    def _leader(self, topic_id: UUID, index: int) -> int:
-        topic = self._cluster.topic_of(topic_id)
-        return topic.leaders[index] if topic is not None and index < len(topic.leaders) else -1
-
-    def _distribute(self) -> None:
-        """Give each assigned partition to the session of its leader."""
-        if self._is_closed:
-            return
-        by_node: dict[int, set[Partition]] = {node: set() for node in self._sessions}
-        for partition in self._assignment:
-            if (leader := self._leader(*partition)) >= 0:
-                by_node.setdefault(leader, set()).add(partition)
-        for node, partitions in by_node.items():
-            if node not in self._sessions:
-                self._sessions[node] = ShareSession(node, self._cluster, self.group, self.member_id, self)
-                self._background.start(self._sessions[node].run)
-                self._background.start(self._sessions[node].watch)
-            self._sessions[node].assign(frozenset(partitions))
-        self._wake_sessions()
-
-    def _wake_sessions(self) -> None:
-        for session in self._sessions.values():
-            session.wake()
+    def _open_session(self, node: int) -> ShareSession:
+        session = ShareSession(node, self._cluster, self.group, self.member_id, self)
+        self._background.start(session.run)
+        self._background.start(session.watch)
+        return session
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed("the share consumer has been closed")
         if not self._background.is_open:
             raise IllegalState("use a share consumer with `async with`")
-
-
-def _sendable(reason: Reason) -> Reason:
-    """What UTF-8 cannot express becomes a question mark."""
-    return shortened(Reason(*(text.encode("utf-8", "replace").decode() for text in reason)))
 
 
 def _checked(topics: Iterable[str]) -> frozenset[str]:

@@ -15,6 +15,7 @@ from uuid import UUID
 import anyio
 
 from .._shared.errors import ErrorCode, KafkaError
+from ..background import Signal
 from ..cluster import Backoff, Cluster
 from ..connection import Connection
 from ..errors import BrokerUnreachable, NotAuthenticated
@@ -54,7 +55,7 @@ class Membership:
         self._topics: frozenset[str] = frozenset()
         self._epoch = _JOIN
         self._told: frozenset[str] | None = None
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._connection: Connection | None = None
         self._is_ending = False
         self._ended = anyio.Event()
@@ -78,7 +79,7 @@ class Membership:
                 await self._leave()
                 self._on_assignment(frozenset())
                 await self._changed.wait()
-                self._changed = anyio.Event()
+                self._changed.clear()
                 continue
             try:
                 interval_s = await self._beat()
@@ -95,7 +96,7 @@ class Membership:
             backoff.reset()
             with anyio.move_on_after(interval_s):
                 await self._changed.wait()
-                self._changed = anyio.Event()
+                self._changed.clear()
 
     async def _beat(self) -> float | None:
         """One heartbeat. Returns seconds to the next; None: the answer was an error that passes."""

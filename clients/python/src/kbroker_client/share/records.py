@@ -47,7 +47,7 @@ class Record(NamedTuple):
     """- `delivery_count`: 1 for the first delivery
     - `timestamp_ms`: since the epoch
     - `lease`: the session that holds the record
-    - `topic_id`: another one if the topic is deleted and made anew
+    - `topic_id`: that of the topic; a recreated topic has another one
     """
 
     topic: str

@@ -22,7 +22,7 @@ from ..background import Signal
 from ..cluster import Backoff, Cluster
 from ..connection import API_KEYS, Connection, read_answer
 from ..errors import BrokerUnreachable, LockLost, NotAuthenticated
-from .records import GAP, Acquired, Decoded, Lease, Outcome, Record, decode
+from .records import GAP, NO_ID, Acquired, Decoded, Lease, Outcome, Record, decode
 from .wire import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
@@ -37,9 +37,9 @@ from .wire import (
 logger = logging.getLogger(__name__)
 
 DELIVERED_AGAIN: Final = "the lock of the record has run out, and it has been delivered again"
-_FINAL_EPOCH: Final = -1
 WATCH_S: Final = 2.0
-_NO_ID: Final = UUID(int=0)
+"""How often a session looks for a request that is not answered."""
+_FINAL_EPOCH: Final = -1
 _DECODED_ON_THE_LOOP_BYTES: Final = 64 << 10
 """Batches above that are decoded in a thread: a MB of small records takes 10 ms and more."""
 _SESSION_LOST: Final = (
@@ -253,7 +253,7 @@ class ShareSession:
         self._answer_rows(sent, types, answer, "acknowledge_error_code", "acknowledge_error_message")
         stale = []
         for topic in answer.responses:
-            topic_id = topic.topic_id or _NO_ID
+            topic_id = topic.topic_id or NO_ID
             for row in topic.partitions:
                 if row.error_code in _STALE:
                     stale.append((topic_id, row.partition_index))
@@ -375,7 +375,7 @@ class ShareSession:
             return
         errors: dict[Partition, Exception | None] = {}
         for topic in answer.responses:
-            topic_id = topic.topic_id or _NO_ID
+            topic_id = topic.topic_id or NO_ID
             for row in topic.partitions:
                 error = None
                 if error_code := getattr(row, code):

@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from .._shared.errors import ErrorCode, KafkaError
+from ..background import Signal
 from ..cluster import TopicPartition
 from ..errors import ClientError, LockLost, WokenUp
 from ..share.consumer import Acquire, Mode, ShareConsumer
@@ -106,7 +107,7 @@ class Runner:
         self._by_place: dict[_Place, RunningJob] = {}
         self._concluded: dict[_Place, Concluded] = {}
         self._locks = Locks(self._active, lambda: self._consumer.lock_timeout_s, self._renew, self._lose)
-        self._nudge = anyio.Event()
+        self._nudge = Signal()
         self._is_stopping = False
         self.closed = anyio.Event()
         """Nothing is held any more. Jobs that cannot be cancelled may go on."""
@@ -166,7 +167,7 @@ class Runner:
     async def _take(self, tasks: TaskGroup) -> None:
         errors, last_s = 0, 0.0
         while not self._is_stopping:
-            self._nudge = anyio.Event()
+            self._nudge.clear()
             free = self._concurrency - len(self._active)
             if not free:
                 await self._settle()
@@ -226,7 +227,7 @@ class Runner:
         released."""
         is_failing = False
         while True:
-            self._nudge = anyio.Event()
+            self._nudge.clear()
             try:
                 for record in await self._consumer.poll(timeout_s=0):
                     self._lose_older(record)
