@@ -269,7 +269,7 @@ async def test_a_late_release_leaves_the_next_delivery_alone(target: Target) -> 
     ) as consumer:  # fmt: skip
         (first,) = await consumer.poll(POLL_S)
         await anyio.sleep(1.2)
-        assert await consumer.poll(0) == []  # Its fetch goes on.
+        assert await consumer.poll(0) == []  # The consumer still waits for that fetch.
         await anyio.sleep(0.3)
         consumer.acknowledge(first, Outcome.RELEASE)
         (second,) = await consumer.poll(POLL_S)
@@ -287,7 +287,7 @@ async def test_a_release_that_waits_for_a_fetch_leaves_what_it_brings_alone(targ
     ) as consumer:
         (first,) = await consumer.poll(POLL_S)
         await anyio.sleep(0.7)
-        assert await consumer.poll(0.1) == []  # Its fetch goes on, and ends when the lock does.
+        assert await consumer.poll(0.1) == []  # The fetch is answered when the lock ends.
         consumer.acknowledge(first, Outcome.RELEASE)
         (second,) = await consumer.poll(POLL_S)
         assert second.delivery_count == 2

@@ -26,7 +26,7 @@ async def test_all_calls_that_wait_for_room_go_on(target: Target, monkeypatch: p
 
 async def test_an_answer_that_comes_too_late(target: Target) -> None:
     if target.broker is None:
-        return
+        pytest.skip("Apache Kafka is shared, and cannot be stopped for a while")
     topic, late = target.topic(), []
 
     async with Producer(target.bootstrap, delivery_timeout_s=0.5) as sending:
@@ -53,17 +53,17 @@ async def test_an_answer_that_comes_too_late(target: Target) -> None:
     assert sent.offset >= 2
 
 
-async def test_a_topic_that_is_made_anew_with_fewer_partitions(target: Target) -> None:
+async def test_a_topic_that_is_recreated_with_fewer_partitions(target: Target) -> None:
     topic = target.topic(partitions=2)
     async with Producer(target.bootstrap, delivery_timeout_s=2.0) as sending:
         await sending.send(topic, b"", partition=1)
-        await anyio.to_thread.run_sync(_make_anew, target, topic)
+        await anyio.to_thread.run_sync(_recreate, target, topic)
         with pytest.raises(TimedOut):
             await sending.send(topic, b"", partition=1)
         assert (await sending.send(topic, b"", partition=0)).offset == 0
 
 
-def _make_anew(target: Target, topic: str) -> None:
+def _recreate(target: Target, topic: str) -> None:
     with Connection("127.0.0.1", target.port) as connection:
         answer = connection.call("delete_topics", topics=[{"name": topic, "topic_id": None}], timeout=10_000)
     assert answer.responses[0].error_code == 0, answer
@@ -88,7 +88,7 @@ async def test_the_producer_id_may_be_lost_while_a_connection_is_made(target: Ta
 async def test_a_call_ends_in_time(target: Target) -> None:
     """Also if the broker does not answer, and no other call is made."""
     if target.broker is None:
-        return
+        pytest.skip("Apache Kafka is shared, and cannot be stopped for a while")
     topic = target.topic()
     async with Producer(target.bootstrap, delivery_timeout_s=1.0) as sending:
         await sending.send(topic, b"0")

@@ -4,13 +4,13 @@ that a retry comes back at once, and that the reason of a reject goes to the log
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 
 import anyio
 import pytest
 
 from clients.python.tests.targets import KAFKA, Target
+from clients.python.tests.worker.queues import sleeper
 from kbroker_client.worker import App, Job, Reject, Retry
 from kbroker_client.worker.queue_facts import SchedulingOff
 from tests.differential.apache_kafka import running_kafka
@@ -69,17 +69,8 @@ async def test_outcomes(kafka: Target, kafka_queue: str, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("is_plain", [False, True])
 async def test_a_job_outlasts_its_lock(kafka: Target, kafka_queue: str, is_plain: bool) -> None:
-    app, attempts = App(), []
-
-    def plain(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        time.sleep(5)
-
-    async def on_loop(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        await anyio.sleep(5)
-
-    task = app.task(queue=kafka_queue, concurrency=2)(plain if is_plain else on_loop)
+    app, attempts = App(), list[int]()
+    task = app.task(queue=kafka_queue, concurrency=2)(sleeper(5, attempts, is_plain=is_plain))
     async with app.testing(kafka.bootstrap) as worker:
         await task.send(1)
         await task.send(2)

@@ -7,7 +7,7 @@ import time
 import anyio
 import pytest
 
-from clients.python.tests.worker.queues import QUICK, NewQueue
+from clients.python.tests.worker.queues import QUICK, NewQueue, sleeper
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client.worker import App, Job, JobEvent
 
@@ -18,18 +18,8 @@ SHORT_LOCKS = {"share.record.lock.duration.ms": "1000", "kbroker.queue.lock.max.
 
 @pytest.mark.parametrize("is_plain", [False, True])
 async def test_a_job_outlasts_its_lock(broker: RunningBroker, new_queue: NewQueue, is_plain: bool) -> None:
-    app, attempts = App(), []
-    queue = new_queue(SHORT_LOCKS)
-
-    def plain(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        time.sleep(3.5)
-
-    async def on_loop(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        await anyio.sleep(3.5)
-
-    task = app.task(queue=queue, concurrency=2)(plain if is_plain else on_loop)
+    app, attempts = App(), list[int]()
+    task = app.task(queue=new_queue(SHORT_LOCKS), concurrency=2)(sleeper(3.5, attempts, is_plain=is_plain))
     async with app.testing(broker.bootstrap) as worker:
         await task.send(1)
         await task.send(2)
@@ -41,19 +31,9 @@ async def test_a_job_outlasts_its_lock(broker: RunningBroker, new_queue: NewQueu
 @pytest.mark.full
 async def test_ten_minutes_under_locks_of_a_second(broker: RunningBroker, new_queue: NewQueue) -> None:
     """On the event loop and in a thread, at the same time; each runs once."""
-    app, queues = App(), [new_queue(SHORT_LOCKS), new_queue(SHORT_LOCKS)]
-    attempts: list[int] = []
-
-    async def on_loop(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        await anyio.sleep(TEN_MINUTES_S)
-
-    def in_thread(payload: object, job: Job) -> None:
-        attempts.append(job.attempt)
-        time.sleep(TEN_MINUTES_S)
-
-    app.task(queue=queues[0])(on_loop)
-    app.task(queue=queues[1])(in_thread)
+    app, attempts = App(), list[int]()
+    for is_plain in (False, True):
+        app.task(queue=new_queue(SHORT_LOCKS))(sleeper(TEN_MINUTES_S, attempts, is_plain=is_plain))
     async with app.testing(broker.bootstrap) as worker:
         for task in app.tasks.values():
             await task.send(TEN_MINUTES_S)
