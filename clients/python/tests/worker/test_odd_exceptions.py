@@ -8,7 +8,7 @@ import pytest
 
 from clients.python.tests.worker.queues import NewQueue
 from kbroker.testing.broker import RunningBroker
-from kbroker_client.worker import App
+from kbroker_client.worker import App, Reject
 from kbroker_client.worker.policies import failure_of
 
 pytestmark = pytest.mark.anyio
@@ -23,8 +23,42 @@ class Base(BaseException):
     pass
 
 
+class Quitting(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class Text(str):
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        raise ValueError("no bytes")
+
+
+class WithText(Exception):
+    def __str__(self) -> str:
+        return Text("a text of its own kind")
+
+
+class OutOfStock(Reject):
+    def __init__(self, article: str) -> None:  # It does not call Reject's own.
+        self.article = article
+
+
+class Homeless(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
 def fail(how: str) -> None:
     match how:
+        case "quitting":
+            raise Quitting
+        case "text":
+            raise WithText
+        case "derived":
+            raise OutOfStock("spoons")
+        case "class":
+            raise Reject("not this", type=ValueError)  # type: ignore[arg-type]
+        case "homeless":
+            raise Homeless("from nowhere")
         case "mute":
             raise Mute
         case "base":
@@ -33,6 +67,19 @@ def fail(how: str) -> None:
             raise BaseExceptionGroup("both", [Base("one"), Base("two")])
         case "exit":
             sys.exit(3)
+
+
+MESSAGES = {
+    "mute": "(its text cannot be had: ValueError)",
+    "base": "at the root",
+    "group": "both (2 sub-exceptions)",
+    "exit": "the job called exit(3)",
+    "quitting": "(its text cannot be had: SystemExit)",
+    "text": "a text of its own kind",
+    "derived": "spoons",
+    "class": "not this",
+    "homeless": "from nowhere",
+}
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
@@ -52,15 +99,11 @@ async def test_they_fail_the_job_only(broker: RunningBroker, new_queue: NewQueue
             fail(how)
 
     async with app.testing(broker.bootstrap) as worker:
-        for how in ("mute", "base", "group", "exit", "none"):
+        for how in (*MESSAGES, "none"):
             await task.send(how)
         outcomes = await worker.drain()
-    assert [each.outcome for each in outcomes] == ["rejected"] * 4 + ["succeeded"]
-    messages = [each.reason.message for each in outcomes if each.reason]
-    assert messages == [
-        "(its text cannot be had: ValueError)", "at the root", "both (2 sub-exceptions)",
-        "the job called exit(3)",
-    ]  # fmt: skip
+    assert [each.outcome for each in outcomes] == ["rejected"] * len(MESSAGES) + ["succeeded"]
+    assert [each.reason.message for each in outcomes if each.reason] == list(MESSAGES.values())
     assert all(each.reason is None or "in fail\n" in each.reason.traceback for each in outcomes)
 
 

@@ -38,6 +38,8 @@ class Reject(Exception):
     """Raised by a job: no further delivery can help. `type` of the reason: the name of the
     exception that this one was raised from, unless it is given."""
 
+    type: str | None = None
+
     def __init__(self, message: str = "", *, type: str | None = None) -> None:
         super().__init__(message)
         self.type = type
@@ -77,7 +79,7 @@ def failure_of(error: BaseException, reject_on: tuple[type[BaseException], ...] 
         cause = cause.exceptions[0]
     if isinstance(cause, Reject):
         origin = cause.__cause__
-        named = cause.type or (_name(origin) if origin is not None else _name(cause))
+        named = _given_type(cause) or (_name(origin) if origin is not None else _name(cause))
         message = _text(cause) or (_text(origin) if origin is not None else "")
         return Failure(Kind.REJECT, reason(named, message, _trace(error)), error)
     kind = Kind.ERROR
@@ -102,21 +104,28 @@ def reason(type_name: str, message: str, trace: str = "") -> Reason:
 
 def _start(text: str, most: int) -> str:
     """Its first bytes as UTF-8; what UTF-8 cannot express becomes a question mark."""
-    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+    return str.encode(text, "utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+def _given_type(error: Reject) -> str | None:
+    """A class derived from Reject may mean something else by `type`."""
+    given: object = error.type
+    return given if isinstance(given, str) else None
 
 
 def _name(error: BaseException) -> str:
-    """With its module, unless Python or this package has it."""
+    """With its module, unless Python or this package has it, or none is known."""
     kind = type(error)
-    is_short = kind.__module__ == "builtins" or kind.__module__.startswith("kbroker_client.")
-    return kind.__qualname__ if is_short else f"{kind.__module__}.{kind.__qualname__}"
+    module: object = kind.__module__
+    is_short = not isinstance(module, str) or module == "builtins" or module.startswith("kbroker_client.")
+    return kind.__qualname__ if is_short else f"{module}.{kind.__qualname__}"
 
 
 def _text(error: BaseException) -> str:
     """Whatever the class does: no exception of a job may end its worker."""
     try:
         return f"the job called exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:
         return f"(its text cannot be had: {type(raised).__name__})"
 
 
