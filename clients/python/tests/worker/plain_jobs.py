@@ -3,6 +3,7 @@ what the job does."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +24,18 @@ class Poison(Exception):
 class Work:
     do: str
     file: str = ""
+
+
+def end_a_fork() -> None:
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    process.start()
+    process.terminate()
+    process.join(1)
+    try:
+        assert process.exitcode == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.join()
 
 
 @app.task(queue="in-processes", concurrency=2, timeout=2.0, reject_on=(Poison,), mode="process")
@@ -47,5 +60,7 @@ def in_process(work: Work, job: Job) -> None:
                 time.sleep(3600)
         case "die" if job.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        case "terminate":
+            end_a_fork()
         case "exit" if job.attempt == 1:
             sys.exit(3)

@@ -45,6 +45,18 @@ def in_thread(seconds, job):
     note("begin", job.attempt)
     time.sleep(seconds)
 """
+FORKS = """
+import multiprocessing, signal
+
+@app.task(queue={queue!r} + "-threads")
+def in_thread(seconds):
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    process.start()
+    process.terminate()
+    process.join(5)
+    note("ended", process.exitcode == -signal.SIGTERM)
+    process.kill()
+"""
 STUBBORN = """
 async def stubborn(seconds, job):
     note("begin", job.attempt)
@@ -186,6 +198,23 @@ def test_a_thread_does_not_hold_up_the_end(program: Program, broker: RunningBrok
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert "the worker ends without the threads that continue (1)" in text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_process_that_a_job_forks_has_signals_of_its_own(
+    program: Program, broker: RunningBroker, loop: str
+) -> None:
+    broker.create_queue(f"{program.queue}-threads")
+    program.write(MODULE + FORKS)
+    program.send(0, f"{program.queue}-threads")
+    with program.worker("--loop", loop) as worker:
+        program.wait_for("ended True")
+        program.send(0)
+        program.wait_for("ended True", "begin 1", "end 1")  # It has not heard of that signal.
+        worker.terminate()
+        assert worker.wait(10) == 0
+        assert worker.stderr is not None
+        assert worker.stderr.read().count("SIGTERM") == 1
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

@@ -78,6 +78,14 @@ async def test_a_process_that_ends(broker: RunningBroker, do: str, text: str) ->
     assert text in outcomes[0].reason.message
 
 
+@pytest.mark.usefixtures("processes_queue")
+async def test_a_job_ends_what_it_has_forked(broker: RunningBroker) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("terminate"))
+        outcomes = await worker.drain()
+    assert [each.outcome for each in outcomes] == ["succeeded"]
+
+
 def _short(each: Outcome) -> tuple[str, str, str]:
     reason = each.reason
     return (each.outcome, "", "") if reason is None else (

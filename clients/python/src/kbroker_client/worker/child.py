@@ -4,7 +4,8 @@ Messages are pickles after their length (4 bytes), on standard input and output.
 goes to standard error. The end of the input means that the worker has died: the process ends at
 once, in the middle of a job too, because the job is delivered again.
 
-SIGTERM and SIGINT are the worker's business: systemd sends them to every process of a service.
+SIGTERM and SIGINT are the worker's business: systemd sends them to every process of a service. What
+a job forks is its own business, and ended by them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import sys
 import threading
 from typing import Any, BinaryIO, Final
 
+from . import forks
 from .job import Job
 from .policies import Failure, failure_of
 from .processes import Hello
 from .task import Task
 
 _SIZE: Final = struct.Struct(">I")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
@@ -34,8 +37,13 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         signal.signal(number, _ignore)
+    with forks.without(_SIGNALS):
+        _work(requests, answers)
+
+
+def _work(requests: BinaryIO, answers: BinaryIO) -> None:
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests, messages), daemon=True).start()
     hello: Hello = messages.get()

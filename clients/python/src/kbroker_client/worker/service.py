@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
 from ..errors import ClientError, QueueMissing
+from . import forks
 from .queue_facts import Facts, look
 from .runner import Runner, Statistics
 
@@ -156,7 +157,7 @@ class Service:
             end_at_once(bool(self._errors))
 
     async def _follow_signals(self, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*_SIGNALS) as signals:
+        with anyio.open_signal_receiver(*_SIGNALS) as signals, forks.without(_SIGNALS):
             task_status.started()
             async for number in signals:
                 name = signal.Signals(number).name
