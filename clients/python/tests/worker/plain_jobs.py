@@ -60,6 +60,13 @@ def in_process(work: Work, job: Job) -> None:
                 time.sleep(3600)
         case "die" if job.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        case "die beside a fork" if job.attempt == 1:
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start()
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "return twice":
+            if pid := os.fork():
+                os.waitpid(pid, 0)
+                raise Reject("from the parent")
         case "terminate":
             end_a_fork()
         case "exit" if job.attempt == 1:

@@ -68,7 +68,9 @@ async def test_a_job_that_hangs_is_killed(broker: RunningBroker, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("processes_queue")
-@pytest.mark.parametrize(("do", "text"), [("die", "SIGKILL"), ("exit", "exit(3)")])
+@pytest.mark.parametrize(
+    ("do", "text"), [("die", "SIGKILL"), ("die beside a fork", "SIGKILL"), ("exit", "exit(3)")]
+)
 async def test_a_process_that_ends(broker: RunningBroker, do: str, text: str) -> None:
     async with app.testing(broker.bootstrap) as worker:
         await in_process.send(Work(do))
@@ -84,6 +86,14 @@ async def test_a_job_ends_what_it_has_forked(broker: RunningBroker) -> None:
         await in_process.send(Work("terminate"))
         outcomes = await worker.drain()
     assert [each.outcome for each in outcomes] == ["succeeded"]
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_a_fork_that_returns_from_the_job_does_not_count(broker: RunningBroker) -> None:
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("return twice"))
+        outcomes = await worker.drain()
+    assert [each.reason.message for each in outcomes if each.reason] == ["from the parent"]
 
 
 def _short(each: Outcome) -> tuple[str, str, str]:

@@ -20,6 +20,7 @@ import signal
 import struct
 import sys
 import threading
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from . import forks
@@ -34,9 +35,12 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
+    # The worker must see the end of this process, even if what a job has forked lives on.
+    for pipe in (requests, answers):
+        os.register_at_fork(after_in_child=partial(os.dup2, nothing, pipe.fileno(), inheritable=False))
     for number in _SIGNALS:
         signal.signal(number, _ignore)
     with forks.without(_SIGNALS):
@@ -51,9 +55,13 @@ def _work(requests: BinaryIO, answers: BinaryIO) -> None:
         logging.basicConfig(level=hello.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     task = _find(hello)
     _answer(answers, None)
+    process = os.getpid()
     while True:
         job: Job = messages.get()
-        _answer(answers, _run(task, job))
+        failure = _run(task, job)
+        if os.getpid() != process:
+            os._exit(0)  # The job has forked this one.
+        _answer(answers, failure)
 
 
 def _ignore(number: int, frame: object) -> None:
