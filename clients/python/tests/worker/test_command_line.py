@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.broker_process import free_port
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.worker import App
 from kbroker_client.worker.cli import main
@@ -57,6 +58,15 @@ def in_thread(seconds):
     note("ended", process.exitcode == -signal.SIGTERM)
     process.kill()
 """
+PROCESSES = """
+from kbroker_client.worker import prometheus
+
+@app.task(queue={queue!r} + "-processes", mode="process", retries=0)
+def in_process(seconds):
+    task.send_blocking(seconds)
+
+prometheus.install(app, port=PORT)
+"""
 STUBBORN = """
 async def stubborn(seconds, job):
     note("begin", job.attempt)
@@ -93,9 +103,11 @@ class Program:
         task.send_blocking(seconds)
 
     @contextmanager
-    def worker(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def worker(
+        self, *arguments: str, command: Sequence[str] = ("-m", "kbroker_client.worker", "run", "jobs:app")
+    ) -> Iterator[subprocess.Popen[str]]:
         with subprocess.Popen(
-            [sys.executable, "-m", "kbroker_client.worker", "run", "jobs:app", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=self.folder, env=self.environment(), stderr=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
             try:
@@ -215,6 +227,45 @@ def test_a_process_that_a_job_forks_has_signals_of_its_own(
         assert worker.wait(10) == 0
         assert worker.stderr is not None
         assert worker.stderr.read().count("SIGTERM") == 1
+
+
+@pytest.mark.parametrize("command", [("-m", "kbroker_client.worker", "run", "jobs:app"), ("jobs.py",)])
+def test_a_process_imports_its_workers_module(
+    program: Program, broker: RunningBroker, command: Sequence[str]
+) -> None:
+    """It sends to the worker's broker, serves no metrics, and is no second worker."""
+    broker.create_queue(f"{program.queue}-processes")
+    text = (MODULE + PROCESSES).replace("PORT", str(free_port()))
+    if command == ("jobs.py",):
+        program.write(text + "app.run()\n")
+        arguments = []
+    else:
+        program.write(text.replace("App()", "App('127.0.0.1:1')"))
+        arguments = ["-b", broker.bootstrap]
+    program.send(0, f"{program.queue}-processes")
+    with program.worker(*arguments, command=command) as worker:
+        program.wait_for("begin 1", "end 1")
+        worker.terminate()
+        assert worker.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import textwrap\napp.task(queue={queue!r}, mode='process')(textwrap.dedent)",
+         "worker: dedent is to run in a process, which looks for it at the top level of textwrap: define a "
+         "function of your own with `def` and @app.task there"),
+        ("class Jobs:\n    @app.task(queue={queue!r}, mode='process')\n    def do(payload): ...\n",
+         "worker: Jobs.do is to run in a process, which looks for it at the top level of jobs: define a "
+         "function of your own with `def` and @app.task there"),
+    ],
+)  # fmt: skip
+def test_tasks_that_no_process_could_find(program: Program, text: str, line: str) -> None:
+    program.write("from kbroker_client.worker import App\napp = App()\n" + text)
+    with program.worker() as worker:
+        assert worker.wait(30) == 1
+        assert worker.stderr is not None
+        assert worker.stderr.read().splitlines()[-1] == line
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

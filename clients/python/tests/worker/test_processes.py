@@ -78,6 +78,7 @@ async def test_a_process_that_ends(broker: RunningBroker, do: str, text: str) ->
     assert [each.outcome for each in outcomes] == ["retried", "succeeded"]
     assert outcomes[0].reason is not None
     assert text in outcomes[0].reason.message
+    assert "anyio" not in outcomes[0].reason.traceback
 
 
 @pytest.mark.usefixtures("processes_queue")

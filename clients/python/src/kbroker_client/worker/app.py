@@ -165,10 +165,13 @@ class App:
 
     def run(self, *, loop: str = "asyncio", queues: Iterable[str] = (), drain: float = DRAIN_S) -> None:
         """A worker for these queues, or for all: until SIGTERM or SIGINT. Raises SystemExit with
-        one line if it cannot start."""
+        one line if it cannot start. Does nothing in the process of a job, which imports the script
+        that ends with this call."""
+        from .processes import is_of_jobs
         from .service import run
 
-        run(self, loop=loop, queues=queues, drain=drain)
+        if not is_of_jobs():
+            run(self, loop=loop, queues=queues, drain=drain)
 
     async def serve(self, *, queues: Iterable[str] = (), drain: float = DRAIN_S) -> None:
         """The same within a program that has a loop; it handles no signals and ends when it is

@@ -98,6 +98,7 @@ def _find(hello: Hello) -> Task[..., Any]:
         found = runpy.run_path(hello.file or "", run_name="__mp_main__")
     for each in found.values():
         if isinstance(each, Task) and each.queue == hello.queue:
+            each.app.bootstrap = hello.bootstrap
             return each
     raise SystemExit(f"{hello.module or hello.file} has no task of the queue {hello.queue} at module level")
 

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -35,12 +36,14 @@ class ProcessDied(Exception):
 
 
 class Hello(NamedTuple):
-    """The first message to a process: where its task is. `module` or `file`: what defines it."""
+    """The first message to a process: where its task is. `module` or `file`: what defines it;
+    `bootstrap`: of its app, which the command line may have given."""
 
     path: list[str]
     module: str | None
     file: str | None
     queue: str
+    bootstrap: str | Sequence[str]
     log_level: int | None
 
 
@@ -53,7 +56,28 @@ def hello_of(task: Task[..., Any]) -> Hello:
         module = spec.name if spec is not None else None
         file = None if module else os.path.abspath(main.__file__ or "")
     root = logging.getLogger()
-    return Hello(list(sys.path), module, file, task.queue, root.level if root.handlers else None)
+    level = root.level if root.handlers else None
+    return Hello(list(sys.path), module, file, task.queue, task.app.bootstrap, level)
+
+
+def refusal_of(task: Task[..., Any]) -> str | None:
+    """Why no process could find the task."""
+    module = sys.modules.get(task.function.__module__)
+    text = f"{task.name} is to run in a process, which"
+    if module is None or not any(each is task for each in vars(module).values()):
+        return (
+            f"{text} looks for it at the top level of {task.function.__module__}: define a function of "
+            "your own with `def` and @app.task there"
+        )
+    if module.__name__ == "__main__" and not getattr(module, "__file__", None):
+        return f"{text} must import it: define it in a file"
+    return None
+
+
+def is_of_jobs() -> bool:
+    """Whether this is the process of a job, and not the worker's."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == _CHILD
 
 
 class _Running:
@@ -98,10 +122,10 @@ class _Running:
             await self._process.stdin.send(_SIZE.pack(len(data)) + data)
             (size,) = _SIZE.unpack(await self._answers.receive_exactly(_SIZE.size))
             answer: Failure | None = pickle.loads(await self._answers.receive_exactly(size))
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as error:
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             code = await self._process.wait()
             how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-            raise ProcessDied(f"the process of the job ended with {how}") from error
+            raise ProcessDied(f"the process of the job ended with {how}") from None
         return answer
 
     async def kill(self) -> None:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Final
 
 from .job import Job, JobEvent
+from .processes import is_of_jobs
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,7 +40,8 @@ def install(
     buckets: Sequence[float] = _BUCKETS,
 ) -> None:
     """Count the jobs of this process. `port`: also serve them there, at /metrics, on all
-    addresses. Raises ImportError without prometheus-client."""
+    addresses; the processes of jobs, which import the same module, do not. Raises ImportError
+    without prometheus-client."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -73,5 +75,5 @@ def install(
         return stack
 
     app.around(around)
-    if port is not None:
+    if port is not None and not is_of_jobs():
         prometheus_client.start_http_server(port, registry=registry)

@@ -15,8 +15,10 @@ from anyio.abc import TaskStatus
 from .._shared.errors import KafkaError
 from ..errors import ClientError, QueueMissing
 from . import forks
+from .processes import refusal_of
 from .queue_facts import Facts, look
 from .runner import Runner, Statistics
+from .task import RunIn
 
 if TYPE_CHECKING:
     from .app import App
@@ -180,6 +182,8 @@ def _chosen(app: App, queues: tuple[str, ...]) -> list[Task[..., Any]]:
 
 
 def _refusal(task: Task[..., Any], facts: Facts) -> str | None:
+    if task.options.run_in is RunIn.PROCESS and (text := refusal_of(task)):
+        return text
     retries, limit = task.options.retries, facts.delivery_limit
     if retries is None or limit is None or retries < limit:
         return None
