@@ -118,6 +118,14 @@ async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) 
         )
 
 
+async def test_a_record_that_fits_in_no_request(target: Target) -> None:
+    topic = target.topic()
+    async with Producer(target.bootstrap) as sending:
+        with pytest.raises(KafkaError, match="fits in no request") as error:
+            await sending.send(topic, bytes(100 << 20))
+        assert error.value.code is ErrorCode.message_too_large
+
+
 async def test_a_topic_of_small_batches(target: Target) -> None:
     """Each record fits, but not all that are sent together."""
     topic = target.topic()

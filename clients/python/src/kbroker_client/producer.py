@@ -37,6 +37,9 @@ _NAMED_TOPICS: Final = 12
 """The last version of Produce that names topics by their names."""
 _MAX_BATCH_BYTES: Final = 900_000
 """Below the broker's default for max.message.bytes."""
+_MAX_RECORD_BYTES: Final = (100 << 20) - (1 << 16)
+"""A broker closes the connection at a request beyond 100 MiB: the record would be sent again and
+again, and hold up all others."""
 _MAX_BUFFERED_BYTES: Final = 32 << 20
 _RECORD_BYTES: Final = 70
 """What a record takes beside its key and value, roughly."""
@@ -232,6 +235,10 @@ class Producer:
             )
         size = _RECORD_BYTES + len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") + 8 for name, content in headers)
+        if size > _MAX_RECORD_BYTES:
+            raise KafkaError(
+                ErrorCode.message_too_large, f"topic {topic}: a record of {size} bytes fits in no request"
+            )
         while self._buffered_bytes and self._buffered_bytes + size > _MAX_BUFFERED_BYTES:
             await self._wait_for_room()
             self._check_open()
