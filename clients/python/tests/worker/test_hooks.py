@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 import pytest
@@ -76,6 +76,25 @@ async def test_an_around_may_take_a_failure_upon_itself(broker: RunningBroker, q
         await task.send(1)
         (done,) = await worker.drain()
     assert (done.outcome, done.reason) == ("succeeded", None)
+
+
+def test_what_is_no_hook() -> None:
+    app = App()
+
+    async def on_loop(event: object) -> None: ...
+
+    def without_manager(job: Job) -> Iterator[None]:
+        yield
+
+    @asynccontextmanager
+    async def entered_on_loop(job: Job) -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(TypeError, match=r"on_reject calls .*on_loop without await: it must be a plain"):
+        app.on_reject(on_loop)
+    for around in (on_loop, without_manager, entered_on_loop):
+        with pytest.raises(TypeError, match=r"must make a context manager, without async: @contextmanager"):
+            app.around(around)  # type: ignore[arg-type]
 
 
 async def test_metrics(broker: RunningBroker, queue: str) -> None:

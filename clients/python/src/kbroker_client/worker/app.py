@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -122,11 +123,23 @@ class App:
         return self._hook("on_lock_lost", hook)
 
     def _hook(self, name: str, hook: Hook) -> Hook:
+        if inspect.iscoroutinefunction(hook):
+            raise TypeError(f"{name} calls {hook.__qualname__} without await: it must be a plain function")
         self.hooks.add(name, hook)
         return hook
 
     def around(self, around: Around) -> Around:
-        """`around(job)` makes a context manager in which the job runs."""
+        """`around(job)` makes a context manager in which the job runs. Raises TypeError for a
+        function that makes none."""
+        written = inspect.unwrap(around)
+        if (
+            inspect.isgeneratorfunction(around)
+            or inspect.isasyncgenfunction(written)
+            or inspect.iscoroutinefunction(written)
+        ):
+            raise TypeError(
+                f"{around.__qualname__} must make a context manager, without async: @contextmanager"
+            )
         self.hooks.around.append(around)
         return around
 
