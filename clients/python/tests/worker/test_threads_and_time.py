@@ -10,6 +10,7 @@ import pytest
 
 from clients.python.tests.worker.queues import NewQueue, until
 from kbroker.testing.broker import RunningBroker
+from kbroker_client.errors import IllegalState
 from kbroker_client.worker import App, Job, Reject
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +50,38 @@ async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: Ne
         await first.send(1)
         await worker.drain()
     assert seen == [2]
+
+
+async def test_a_job_in_a_thread_with_a_loop_of_its_own(broker: RunningBroker, new_queue: NewQueue) -> None:
+    app, seen = App(), []
+
+    @app.task(queue=new_queue())
+    def first(payload: int) -> None:
+        async def send() -> None:
+            with pytest.raises(IllegalState, match="here a plain function calls send_blocking"):
+                await second.send(0)
+            second.send_blocking(payload)
+
+        anyio.run(send)
+
+    @app.task(queue=new_queue())
+    async def second(payload: int) -> None:
+        seen.append(payload)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await first.send(1)
+        await worker.drain()
+    assert seen == [1]
+
+
+async def test_a_worker_belongs_to_the_main_thread(queue: str) -> None:
+    app = App()
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None: ...
+
+    with pytest.raises(IllegalState, match="needs the main thread: elsewhere use `await"):
+        await anyio.to_thread.run_sync(app.run)
 
 
 async def test_an_async_job_is_cancelled_at_its_timeout(broker: RunningBroker, queue: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -12,6 +13,7 @@ import anyio
 
 from .._shared.errors import KafkaError
 from ..cluster import Cluster
+from ..errors import IllegalState
 from ..producer import Producer, Sent
 from ..security import Security
 from .hooks import Hooks
@@ -34,9 +36,11 @@ class Sender:
         self._hooks = hooks
         self._scheduling: set[str] = set()
         """Queues that delay jobs."""
+        self._thread: int | None = None
 
     async def __aenter__(self) -> Self:
         await self._producer.__aenter__()
+        self._thread = threading.get_ident()
         return self
 
     async def __aexit__(
@@ -56,7 +60,13 @@ class Sender:
         headers: Headers,
         is_delayed: bool,
     ) -> Sent:
-        """Raises SchedulingOff, QueueMissing, and as Producer.send."""
+        """Raises SchedulingOff, QueueMissing, IllegalState in another thread, and as
+        Producer.send."""
+        if threading.get_ident() != self._thread:
+            raise IllegalState(
+                "the app is connected in the event loop of another thread: here a plain function calls "
+                "send_blocking"
+            )
         if is_delayed and queue not in self._scheduling:
             await check_scheduling(self.cluster, queue, topic)
             self._scheduling.add(queue)

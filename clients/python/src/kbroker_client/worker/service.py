@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
-from ..errors import ClientError, QueueMissing
+from ..addresses import addresses
+from ..errors import ClientError, IllegalState, QueueMissing
 from . import forks
 from .processes import refusal_of
 from .queue_facts import Facts, look
@@ -230,7 +232,15 @@ def run(
     concurrency: int | None = None,
     drain: float,
 ) -> None:
-    """Raises SystemExit with one line for an error."""
+    """Raises SystemExit with one line for an error, and IllegalState outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        raise IllegalState(
+            "a worker that handles signals needs the main thread: elsewhere use `await app.serve()`"
+        )
+    try:
+        addresses(app.bootstrap)
+    except ValueError as error:
+        raise SystemExit(f"worker: {error}") from None
     try:
         left = anyio.run(_serve, app, tuple(queues), concurrency, drain, backend=loop)
     except (ClientError, KafkaError) as error:
