@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from .._shared.errors import ErrorCode, KafkaError
+from .._shared.settings.definition import INT_MAX
 from ..background import Signal
 from ..cluster import TopicPartition
 from ..errors import ClientError, LockLost, WokenUp
@@ -96,7 +97,7 @@ class Runner:
         self._executor = executor(task)
         self._consumer = ShareConsumer(
             app.bootstrap, group=task.queue, topics=[task.options.topic], mode=Mode.FREE,
-            acquire=Acquire.RECORD_LIMIT, max_poll_records=concurrency,
+            acquire=Acquire.RECORD_LIMIT, max_poll_records=min(concurrency, INT_MAX),
             fetch_wait_ms=_SHORT_FETCH_WAIT_MS if facts.is_ordered or is_quick else _FETCH_WAIT_MS,
             client_id=app.client_id, security=app.security, on_acknowledged=self._answered,
         )  # fmt: skip

@@ -73,12 +73,12 @@ def checked_options(
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     if not queue:
         raise ValueError("a task needs the name of a queue")
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number, 1 or more, not {concurrency!r}")
     if not seconds > 0:
         raise ValueError(f"timeout must be more than 0 seconds, not {seconds:g}; math.inf is no limit")
-    if retries is not None and retries < 0:
-        raise ValueError(f"retries must be 0 or more, not {retries}")
+    if retries is not None and (not isinstance(retries, int) or retries < 0):
+        raise ValueError(f"retries must be a whole number, 0 or more, not {retries!r}")
     rejected = (reject_on,) if isinstance(reject_on, type) else tuple(reject_on)
     for each in rejected:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
