@@ -213,6 +213,13 @@ def test_a_thread_does_not_hold_up_the_end(program: Program, broker: RunningBrok
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_concurrency_without_end(program: Program, loop: str) -> None:
+    program.send(0)
+    with program.worker("--loop", loop, "--concurrency", "99999999999"):
+        program.wait_for("begin 1", "end 1")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_process_that_a_job_forks_has_signals_of_its_own(
     program: Program, broker: RunningBroker, loop: str
 ) -> None:
@@ -298,6 +305,15 @@ def test_reload(program: Program) -> None:
         assert worker.wait(10) == 0
 
 
+def test_a_reloading_worker_ends_with_its_terminal(program: Program) -> None:
+    program.send(3600)
+    with program.worker("--reload", "--drain", "0") as worker:
+        program.wait_for("begin 1")
+        worker.send_signal(signal.SIGHUP)
+        assert worker.wait(10) == 0
+        program.wait_for("begin 1", "cancelled 1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line", "code"),
     [
@@ -308,6 +324,11 @@ def test_reload(program: Program) -> None:
         (["./shop/jobs.py:queues"], "'./shop/jobs.py:queues' is not MODULE:APP, such as shop.jobs:queues", 2),
         (["jobs:app", "--queue", "mails"], "worker: no task has the queue mails", 1),
         (["jobs:app", "-b", "127.0.0.1:1"], "worker: cannot connect to 127.0.0.1:1", 1),
+        (
+            ["jobs:app", "-b", "127.0.0.1:port"],
+            "worker: '127.0.0.1:port' is not an address of a broker, such as 127.0.0.1:9092",
+            1,
+        ),
         (["jobs:app", "--concurrency", "0"], "'0' is not a number of at least 1", 2),
         (["jobs:app", "--rel"], "unrecognized arguments: --rel", 2),
         (["jobs:app", "--drain=-1"], "'-1' is not a number of seconds", 2),

@@ -19,7 +19,8 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "venv", "site-packag
 
 
 def run_and_reload(arguments: Sequence[str], folder: str) -> int:
-    """Until SIGTERM or SIGINT. Returns the exit code of the last worker."""
+    """Until SIGTERM, SIGINT, or the SIGHUP of a terminal that is closed. Returns the exit code of
+    the last worker."""
     stopping = threading.Event()
     worker: subprocess.Popen[bytes] | None = None
 
@@ -28,8 +29,9 @@ def run_and_reload(arguments: Sequence[str], folder: str) -> int:
             worker.terminate()
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
+            signal.signal(number, end)
     before = _times(folder)
     worker, has_ended = _start(arguments), False
     while not stopping.wait(_LOOK_S):
