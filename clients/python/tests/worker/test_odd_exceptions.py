@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
 from clients.python.tests.worker.queues import NewQueue
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.worker import App, Reject
-from kbroker_client.worker.policies import failure_of
+from kbroker_client.worker.policies import failure_of, place_of
 
 pytestmark = pytest.mark.anyio
 
@@ -105,6 +107,15 @@ async def test_they_fail_the_job_only(broker: RunningBroker, new_queue: NewQueue
     assert [each.outcome for each in outcomes] == ["rejected"] * len(MESSAGES) + ["succeeded"]
     assert [each.reason.message for each in outcomes if each.reason] == list(MESSAGES.values())
     assert all(each.reason is None or "in fail\n" in each.reason.traceback for each in outcomes)
+
+
+def test_the_place_of_a_library_s_error() -> None:
+    """It is where the program called the library, whatever the library has caught."""
+    with pytest.raises(urllib.error.URLError) as raised:
+        urllib.request.urlopen("http://127.0.0.1:1")
+    failure, line = failure_of(raised.value), raised.tb.tb_lineno
+    assert "another exception occurred" in failure.reason.traceback
+    assert place_of(failure) == f" (test_odd_exceptions.py:{line})"
 
 
 def test_a_traceback_that_cannot_be_formatted() -> None:

@@ -24,6 +24,11 @@ from .._shared.share.reasons import MAX_REASON_BYTES, Reason
 _MAX_TYPE_BYTES: Final = 256
 _MAX_MESSAGE_BYTES: Final = 1024
 _LINE: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
+_CHAINED: Final = re.compile(
+    r"^(?:The above exception was the direct cause of|During handling of the above exception, another) ",
+    re.MULTILINE,
+)
+"""Before an exception, behind those that led to it."""
 TIMED_OUT: Final = "JobTimedOut"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__))
 _CUT: Final = b"\n...\n"
@@ -151,8 +156,9 @@ def _is_own(found: TracebackType) -> bool:
 
 def place_of(failure: Failure) -> str:
     """The line of the job's program, such as " (emails.py:8)"; empty if no exception that it did
-    not expect was raised there."""
-    found = _LINE.search(failure.reason.traceback) if failure.kind is Kind.ERROR else None
+    not expect was raised there. Exceptions that led to the last one may be a library's."""
+    *_, trace = _CHAINED.split(failure.reason.traceback)
+    found = _LINE.search(trace) if failure.kind is Kind.ERROR else None
     if found is None or failure.reason.type == TIMED_OUT or found[1].startswith(_PACKAGE):
         return ""
     return f" ({os.path.basename(found[1])}:{found[2]})"
