@@ -118,6 +118,14 @@ async def test_records_that_cannot_be_built_are_refused_at_once(target: Target) 
         )
 
 
+async def test_producers_of_one_record_share_the_partitions(target: Target) -> None:
+    topic, places = target.topic(32), set()
+    for _ in range(8):
+        async with Producer(target.bootstrap) as sending:
+            places.add((await sending.send(topic, b"")).partition)
+    assert len(places) > 1
+
+
 async def test_a_record_that_fits_in_no_request(target: Target) -> None:
     topic = target.topic()
     async with Producer(target.bootstrap) as sending:

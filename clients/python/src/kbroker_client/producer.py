@@ -11,6 +11,7 @@ After a record has failed for good, the producer takes a new producer id.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -143,7 +144,7 @@ class Producer:
         self._connections: dict[int, Connection] = {}
         self._busy: set[int] = set()
         self._identity = NO_PRODUCER
-        self._turn = 0
+        self._turn = random.getrandbits(16)  # A program may make a producer for each record.
         self._buffered_bytes = 0
         self._unsent = 0
         self._wake = Signal()
