@@ -120,7 +120,13 @@ async def test_what_is_no_json_is_rejected(broker: RunningBroker, queue: str) ->
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("serializer", "payload"),
-    [(RAW, b"\x00\xff"), (RAW, b""), (Serializer(pickle.dumps, pickle.loads), {1, 2}), (JSON, "ä")],
+    [
+        (RAW, b"\x00\xff"),
+        (RAW, b""),
+        (Serializer(pickle.dumps, pickle.loads), {1, 2}),
+        (JSON, "ä"),
+        (JSON, "half a pair: \ud83d, ä"),
+    ],
 )
 async def test_serializers(
     broker: RunningBroker, queue: str, serializer: Serializer, payload: object

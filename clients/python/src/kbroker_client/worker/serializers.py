@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -44,8 +45,11 @@ def _plain(value: object) -> object:
 
 
 def _to_json(payload: object) -> bytes:
-    text = json.dumps(payload, default=_plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    write = partial(json.dumps, payload, default=_plain, separators=(",", ":"), allow_nan=False)
+    try:
+        return write(ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # Half a surrogate pair: a payload that was read may have one.
+        return write().encode()
 
 
 def _from_json(value: bytes) -> object:
