@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -33,6 +34,10 @@ async def test_hooks_and_what_is_around(
     @app.on_start
     def bad_hook(event: JobEvent) -> None:
         raise RuntimeError("a mistake in a hook")
+
+    @app.on_start
+    def hook_that_exits(event: JobEvent) -> None:
+        sys.exit("a mistake in a hook")
 
     @app.around
     @contextmanager

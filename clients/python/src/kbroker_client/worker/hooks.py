@@ -47,5 +47,5 @@ class Hooks:
         for hook in self._hooks[name]:
             try:
                 hook(event)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("the hook %s of job %s failed", name, event.job.id)
