@@ -16,7 +16,7 @@ from kbroker.client.admin import delete_topic
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import ErrorCode, KafkaError, NotAuthenticated
 from kbroker_client.errors import IllegalState
-from kbroker_client.worker import App, Job, Security, runner, service
+from kbroker_client.worker import App, Job, Security, queue_facts, runner, service
 from kbroker_client.worker.service import Service, StartRefused
 
 pytestmark = pytest.mark.anyio
@@ -119,8 +119,12 @@ async def test_a_secured_broker() -> None:
             await App(broker.bootstrap, security=wrong).__aenter__()
 
 
-async def test_a_queue_that_is_deleted(broker: RunningBroker, queue: str) -> None:
-    """The outcome of a running job has no place any more; the worker idles, and ends in order."""
+async def test_a_queue_that_is_deleted(
+    broker: RunningBroker, queue: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome of a running job has no place any more; the worker says so once, idles, and ends
+    in order."""
+    monkeypatch.setattr(queue_facts, "LOOK_S", 0.1)
     app, running, may_end = App(), anyio.Event(), anyio.Event()
 
     @app.task(queue=queue)
@@ -138,10 +142,12 @@ async def test_a_queue_that_is_deleted(broker: RunningBroker, queue: str) -> Non
         await anyio.to_thread.run_sync(delete)
         may_end.set()
         await until(lambda: not worker.statistics()[queue].running)
+        await until(lambda: "does not exist any more" in caplog.text)
         before_s, started = time.process_time(), anyio.current_time()
         await anyio.sleep(0.5)
         assert time.process_time() - before_s < 0.4 * (anyio.current_time() - started)
     assert worker.statistics()[queue].succeeded == 0
+    assert caplog.text.count(f"any more; the worker waits until it does: kbroker queues create {queue} ") == 1
 
 
 async def test_importing_workers_loads_no_broker_and_nothing_optional() -> None:

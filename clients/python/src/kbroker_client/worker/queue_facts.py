@@ -4,8 +4,10 @@ exists, how often it delivers a job, and what it can do."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
+
+import anyio
 
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.protocol.reject_reasons import FEATURE
@@ -24,6 +26,8 @@ _SCHEDULING: Final = "kbroker.queue.scheduling"
 _RESET: Final = "share.auto.offset.reset"
 _DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _ORDERING: Final = "kbroker.queue.ordering"
+LOOK_S: Final = 5.0
+"""Between looks for a queue that may have been deleted."""
 MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
 
@@ -71,6 +75,29 @@ async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
         takes_reasons=takes_reasons,
         is_plain_group=takes_reasons and group.get(_RESET) == "latest" and not group.get(_DEAD_LETTERS),
     )
+
+
+async def warn_of_deletion(
+    cluster: Cluster, queue: str, topic: str, has_partitions: Callable[[], bool]
+) -> None:
+    """Until it is cancelled. A worker whose queue was deleted would look like one without jobs."""
+    is_missing = False
+    while True:
+        await anyio.sleep(LOOK_S)
+        if has_partitions():
+            is_missing = False
+            continue
+        try:
+            code = (await cluster.refresh([topic])).get(topic)
+        except (ClientError, KafkaError) as error:
+            logger.debug("queue %s: %s", queue, error)  # The consumer logs that.
+            continue
+        if code in MISSING and not is_missing:
+            logger.warning(
+                "queue %s: the topic %s does not exist any more; the worker waits until it does: "
+                "kbroker queues create %s --update", queue, topic, topic,
+            )  # fmt: skip
+        is_missing = code in MISSING
 
 
 async def check_scheduling(cluster: Cluster, queue: str, topic: str) -> None:

@@ -31,7 +31,7 @@ from .execution import executor
 from .job import JobEvent, job_of
 from .locks import Locks
 from .policies import TIMED_OUT, Failure, Kind, failure_of, place_of, reason, too_often
-from .queue_facts import Facts
+from .queue_facts import Facts, warn_of_deletion
 from .running import Concluded, Ended, RunningJob
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Runner:
         self._concurrency = concurrency
         self._drain_s = drain_s
         self._executor = executor(task)
+        self._cluster = app.sender.cluster
         self._consumer = ShareConsumer(
             app.bootstrap, group=task.queue, topics=[task.options.topic], mode=Mode.FREE,
             acquire=Acquire.RECORD_LIMIT, max_poll_records=min(concurrency, INT_MAX),
@@ -142,6 +143,10 @@ class Runner:
         try:
             async with self._consumer, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._locks.run)
+                tasks.start_soon(
+                    warn_of_deletion, self._cluster, self.queue, self._options.topic,
+                    lambda: bool(self._consumer.assignment),
+                )  # fmt: skip
                 try:
                     await self._take(tasks)
                 except (ClientError, KafkaError) as raised:
