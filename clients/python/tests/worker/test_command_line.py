@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -182,6 +183,21 @@ def test_a_job_that_refuses_to_end_does_not_hold_up_the_end(program: Program, lo
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert "1 jobs go on although they were cancelled; the worker ends without them" in text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_an_interrupt_before_the_worker_is_ready(program: Program, loop: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with program.worker("--loop", loop, "-b", address) as worker:
+            mute.settimeout(30)
+            with mute.accept()[0] as connection:
+                assert connection.recv(1)
+                worker.send_signal(signal.SIGINT)
+                assert worker.wait(10) == 128 + signal.SIGINT
+            assert worker.stderr is not None
+            (line,) = worker.stderr.read().splitlines()
+    assert line.endswith("interrupted before the worker was ready")
 
 
 @pytest.mark.parametrize("option", [(), ("--reload",)])

@@ -63,6 +63,7 @@ class Service:
         self._tasks = _chosen(app, tuple(queues))
         self._runners: list[Runner] = []
         self._is_stopping = False
+        self.is_ready = False
         self._errors: list[Exception] = []
 
     def statistics(self) -> Mapping[str, Statistics]:
@@ -91,6 +92,7 @@ class Service:
             if handle_signals:
                 await tasks.start(self._follow_signals)
                 tasks.start_soon(self._end_without_jobs)
+            self.is_ready = True
             logger.info("worker ready, queues: %s", ", ".join(runner.queue for runner in self._runners))
             tasks.start_soon(_watch_loop)
             async with anyio.create_task_group() as running:
@@ -217,8 +219,7 @@ def end_at_once(code: int) -> None:
     os._exit(code)
 
 
-async def _serve(app: App, queues: Iterable[str], concurrency: int | None, drain: float) -> int:
-    service = Service(app, queues=queues, concurrency=concurrency, drain=drain)
+async def _serve(app: App, service: Service) -> int:
     async with app:
         await service.run(handle_signals=True)
     return service.left
@@ -232,7 +233,8 @@ def run(
     concurrency: int | None = None,
     drain: float,
 ) -> None:
-    """Raises SystemExit with one line for an error, and IllegalState outside of the main thread."""
+    """Raises SystemExit with one line for an error, and with a code for Ctrl-C before the worker is
+    ready. Raises IllegalState outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         raise IllegalState(
             "a worker that handles signals needs the main thread: elsewhere use `await app.serve()`"
@@ -241,10 +243,17 @@ def run(
         addresses(app.bootstrap)
     except ValueError as error:
         raise SystemExit(f"worker: {error}") from None
+    service = None
     try:
-        left = anyio.run(_serve, app, tuple(queues), concurrency, drain, backend=loop)
+        service = Service(app, queues=queues, concurrency=concurrency, drain=drain)
+        left = anyio.run(_serve, app, service, backend=loop)
     except (ClientError, KafkaError) as error:
         raise SystemExit(f"worker: {error}") from None
+    except KeyboardInterrupt:
+        if service is None or service.is_ready:
+            raise  # Of a job.
+        logger.warning("interrupted before the worker was ready")
+        raise SystemExit(128 + signal.SIGINT) from None
     if left:
         logger.warning("the worker ends without the threads that continue (%d)", left)
         end_at_once(0)
