@@ -302,6 +302,7 @@ def test_a_killed_worker_loses_no_job(program: Program, loop: str) -> None:
 
 
 def test_reload(program: Program) -> None:
+    (program.folder / "loop.py").symlink_to("loop.py")
     with program.worker("--reload") as worker:
         program.send(0)
         program.wait_for("begin 1", "end 1")

@@ -89,6 +89,7 @@ async def test_a_dataclass_is_built(broker: RunningBroker, queue: str) -> None:
         ("colour", "blue", "payload.colour is not a Colour"),
         ("kind", "newer", "payload.kind is not one of 'new', 'old'"),
         ("weight", "1", "payload.weight is not a number"),
+        ("weight", 10**400, "payload.weight is not a number of this size"),
         ("tags", {"a": 1}, "payload.tags.a is not str"),
         ("parent", 1, "payload.parent is not dict, but int: '1'; payload.parent is not null"),
     ],

@@ -73,5 +73,5 @@ def _stamps(folder: str) -> Iterator[tuple[str, int]]:
                 path = os.path.join(place, name)
                 try:
                     yield path, os.stat(path).st_mtime_ns
-                except FileNotFoundError:
-                    continue  # An editor has just replaced it.
+                except OSError:
+                    continue  # An editor has just replaced it, or it is a link to nowhere.

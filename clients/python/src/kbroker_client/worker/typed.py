@@ -85,7 +85,10 @@ def _plain(wanted: type) -> Build:
 def _float(value: Any, place: str) -> float:
     if type(value) not in (int, float):
         raise _wrong(value, place, "a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise _wrong(value, place, "a number of this size") from error
 
 
 def _from_text(wanted: type, read: Callable[[str], Any]) -> Build:
