@@ -308,6 +308,8 @@ async def test_wrong_use_is_told_at_once(target: Target) -> None:
         ShareConsumer(target.bootstrap, group="")
     with pytest.raises(ValueError, match="list of names"):
         ShareConsumer(target.bootstrap, group=group, topics=topic)
+    with pytest.raises(ValueError, match="must be at most 2147483647"):
+        ShareConsumer(target.bootstrap, group=group, fetch_max_bytes=4 << 30)
     with pytest.raises(ValueError, match="not an address"):
         ShareConsumer("127.0.0.1:port", group=group)
     consumer = ShareConsumer(target.bootstrap, group=group, topics=[topic])

@@ -38,6 +38,11 @@ def end_a_fork() -> None:
         process.join()
 
 
+@App().task(queue="in-processes", mode="process")
+def of_another_app(work: Work) -> None:
+    raise Reject("the worker is not that of this app")
+
+
 @app.task(queue="in-processes", concurrency=2, timeout=2.0, reject_on=(Poison,), mode="process")
 def in_process(work: Work, job: Job) -> None:
     """Prints, to where the worker's output must not be."""

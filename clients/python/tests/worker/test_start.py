@@ -240,5 +240,7 @@ def test_declarations() -> None:
     assert app.tasks == {}
     app.task(queue="jobs")(task)
     refused(ValueError, "has the task .*task already", plain)
+    with pytest.raises(ValueError, match=r"queues is a list of names, not a name: \['jobs'\]"):
+        Service(app, queues="jobs", drain=1)
     with pytest.raises(StartRefused, match="no task has the queue mails; the app's queues are jobs"):
         Service(app, queues=["mails"], drain=1)

@@ -28,6 +28,7 @@ from typing import Final, Self, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from .._shared.settings.definition import INT_MAX
 from .._shared.share.reasons import Reason
 from ..background import Background, Signal
 from ..cluster import Cluster, TopicPartition
@@ -106,6 +107,8 @@ class ShareConsumer:
             raise ValueError(
                 "max_poll_records and fetch_max_bytes must be 1 or more, fetch_wait_ms 0 or more"
             )
+        if max(max_poll_records, fetch_wait_ms, fetch_max_bytes) > INT_MAX:
+            raise ValueError(f"max_poll_records, fetch_wait_ms and fetch_max_bytes must be at most {INT_MAX}")
         self.group = group
         self.member_id = secrets.token_urlsafe(16)
         self.lock_timeout_s: float | None = None

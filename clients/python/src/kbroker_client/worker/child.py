@@ -97,7 +97,7 @@ def _find(hello: Hello) -> Task[..., Any]:
     else:
         found = runpy.run_path(hello.file or "", run_name="__mp_main__")
     for each in found.values():
-        if isinstance(each, Task) and each.queue == hello.queue:
+        if isinstance(each, Task) and (each.queue, each.name) == (hello.queue, hello.name):
             each.app.bootstrap = hello.bootstrap
             return each
     raise SystemExit(f"{hello.module or hello.file} has no task of the queue {hello.queue} at module level")

@@ -36,13 +36,14 @@ class ProcessDied(Exception):
 
 
 class Hello(NamedTuple):
-    """The first message to a process: where its task is. `module` or `file`: what defines it;
-    `bootstrap`: of its app, which the command line may have given."""
+    """The first message to a process: where its task is. `module` or `file`: what defines it, maybe
+    beside tasks of other apps; `bootstrap`: of its app, which the command line may have given."""
 
     path: list[str]
     module: str | None
     file: str | None
     queue: str
+    name: str
     bootstrap: str | Sequence[str]
     log_level: int | None
 
@@ -57,7 +58,7 @@ def hello_of(task: Task[..., Any]) -> Hello:
         file = None if module else os.path.abspath(main.__file__ or "")
     root = logging.getLogger()
     level = root.level if root.handlers else None
-    return Hello(list(sys.path), module, file, task.queue, task.app.bootstrap, level)
+    return Hello(list(sys.path), module, file, task.queue, task.name, task.app.bootstrap, level)
 
 
 def refusal_of(task: Task[..., Any]) -> str | None:

@@ -54,6 +54,8 @@ class Service:
         drain: float,
         is_quick: bool = False,
     ) -> None:
+        if isinstance(queues, str):
+            raise ValueError(f"queues is a list of names, not a name: [{queues!r}]")
         if drain < 0:
             raise ValueError(f"drain must be 0 seconds or more, not {drain:g}")
         self._app = app
