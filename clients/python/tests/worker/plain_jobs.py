@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from kbroker_client.worker import App, Job, Reject
 
 app = App()
+SLOW_START_S = "KBROKER_TEST_SLOW_START_S"
+time.sleep(float(os.environ.get(SLOW_START_S, "0")))
 
 
 class Poison(Exception):

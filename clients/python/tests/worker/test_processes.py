@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.python.tests.worker.plain_jobs import Work, app, in_process
+from clients.python.tests.worker.plain_jobs import SLOW_START_S, Work, app, in_process
 from clients.python.tests.worker.queues import QUICK, until
 from kbroker.testing.broker import RunningBroker
+from kbroker_client.worker import processes
 from kbroker_client.worker.testing import Outcome
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +80,32 @@ async def test_a_process_that_ends(broker: RunningBroker, do: str, text: str) ->
     assert outcomes[0].reason is not None
     assert text in outcomes[0].reason.message
     assert "anyio" not in outcomes[0].reason.traceback
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_the_start_of_a_process_is_no_part_of_the_job(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SLOW_START_S, "2.5")  # Longer than the timeout.
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("nothing"))
+        (outcome,) = await worker.drain()
+        assert outcome.outcome == "succeeded"
+        assert outcome.seconds < 2.0
+
+
+@pytest.mark.usefixtures("processes_queue")
+async def test_a_process_that_does_not_start(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SLOW_START_S, "3600")
+    monkeypatch.setattr(processes, "START_S", 1.0)
+    async with app.testing(broker.bootstrap) as worker:
+        await in_process.send(Work("nothing"))
+        await until(lambda: worker.statistics()["in-processes"].retried > 0)
+        monkeypatch.delenv(SLOW_START_S)
+        *failed, last = await worker.drain()
+    assert last.outcome == "succeeded"
+    text = "the process of the job has not started within 1 s"
+    assert {each.reason.message for each in failed if each.reason} == {text}
 
 
 @pytest.mark.usefixtures("processes_queue")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .job import Job
+from .job import Begin, Job
 from .policies import Failure
 from .processes import Processes
 from .task import RunIn
@@ -18,7 +18,7 @@ class Executor(Protocol):
     left: int
     """Jobs that were ended and continue nevertheless."""
 
-    async def run(self, job: Job) -> Failure | None:
+    async def run(self, job: Job, begin: Begin) -> Failure | None:
         """One job. A cancellation ends it as well as can be. Raises Unreadable, and what the job
         raises."""
 
@@ -30,7 +30,8 @@ class OnLoop:
         self._task = task
         self.left = 0
 
-    async def run(self, job: Job) -> Failure | None:
+    async def run(self, job: Job, begin: Begin) -> Failure | None:
+        begin()
         task = self._task
         await task.function(*task.arguments(task.read(job.value), job))
         return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from .._shared.share.reasons import Reason
 from ..share.records import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
+Begin: TypeAlias = Callable[[], None]
+"""Called when a job begins, after its process has started: its timeout counts from then on."""
 
 
 @dataclass(frozen=True, slots=True)

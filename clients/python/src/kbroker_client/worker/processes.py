@@ -21,13 +21,15 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from .job import Job
+from .job import Begin, Job
 from .policies import Failure
 
 if TYPE_CHECKING:
     from .task import Task
 
 _SIZE: Final = struct.Struct(">I")
+START_S: Final = 60.0
+"""For the imports of the task's module. They do not count towards a job's timeout."""
 _CHILD: Final = "kbroker_client.worker.child"
 
 
@@ -144,9 +146,10 @@ class Processes:
         self._idle: list[_Running] = []
         self.left = 0
 
-    async def run(self, job: Job) -> Failure | None:
+    async def run(self, job: Job, begin: Begin) -> Failure | None:
         """A cancellation kills the process. Raises ProcessDied."""
         process = await self._take()
+        begin()
         try:
             failure = await process.call(job)
         except BaseException:
@@ -162,7 +165,11 @@ class Processes:
             if not process.has_ended:
                 return process
             await process.kill()
-        return await _Running.start(self._hello)
+        try:
+            with anyio.fail_after(START_S):
+                return await _Running.start(self._hello)
+        except TimeoutError:
+            raise ProcessDied(f"the process of the job has not started within {START_S:g} s") from None
 
     async def aclose(self) -> None:
         while self._idle:

@@ -294,7 +294,7 @@ class Runner:
                     with ExitStack() as stack:
                         for around in self._hooks.around:
                             stack.enter_context(around(job.job))
-                        failure, has_returned = await self._executor.run(job.job), True
+                        failure, has_returned = await self._executor.run(job.job, job.begin), True
                     if has_returned or not job.scope.cancel_called:
                         return failure  # None also if an `around` has taken it upon itself.
                 except anyio.get_cancelled_exc_class() as error:

@@ -20,24 +20,31 @@ class Ended(Enum):
 
 
 class RunningJob:
-    """- `ended`: None unless it was ended; a job that runs too long is ended by its scope
+    """- `timeout_s`: after `begin`, when its scope ends it
+    - `ended`: None unless it was ended; a job that runs too long is ended by its scope
     - `renew_at_s`: the loop's time of the next renewal
     - `is_renewing`: a renewal has not been answered yet
     """
 
     __slots__ = (
-        "answered", "began_s", "ended", "is_renewing", "job", "record", "renew_at_s", "scope",
+        "_timeout_s", "answered", "began_s", "ended", "is_renewing", "job", "record", "renew_at_s", "scope",
     )  # fmt: skip
 
     def __init__(self, record: Record, job: Job, timeout_s: float) -> None:
         self.record = record
         self.job = job
+        self._timeout_s = timeout_s
         self.began_s = anyio.current_time()
-        self.scope = anyio.CancelScope(deadline=self.began_s + timeout_s)
+        self.scope = anyio.CancelScope()
         self.ended: Ended | None = None
         self.renew_at_s = math.inf
         self.is_renewing = False
         self.answered = anyio.Event()
+
+    def begin(self) -> None:
+        """Its time counts from now on."""
+        self.began_s = anyio.current_time()
+        self.scope.deadline = self.began_s + self._timeout_s
 
     def end(self, why: Ended) -> None:
         if self.ended is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from .job import Job
+from .job import Begin, Job
 from .policies import Failure
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ class Threads:
         self._counting = threading.Lock()
         self.left = 0
 
-    async def run(self, job: Job) -> Failure | None:
+    async def run(self, job: Job, begin: Begin) -> Failure | None:
         """Raises what the job raises."""
+        begin()
         call = _Call()
         payload = self._task.read(job.value)
         arguments = self._task.arguments(payload, job)
