@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clients.python.tests.worker.queues import NewQueue
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.worker import App
 
@@ -76,3 +77,28 @@ async def test_a_decorated_function_has_the_names_of_its_own_module(
         await task.send(Here("ann"))
         (outcome,) = await worker.drain()
     assert outcome.outcome == "succeeded"
+
+
+class Appender:
+    def __init__(self, seen: list[object]) -> None:
+        self._seen = seen
+
+    def __call__(self, payload: object) -> None:
+        self._seen.append(payload)
+
+
+async def test_functions_without_a_name(broker: RunningBroker, new_queue: NewQueue) -> None:
+    app, seen = App(), []
+
+    async def append(payload: object, *, to: list[object]) -> None:
+        to.append(payload)
+
+    tasks = [
+        app.task(queue=new_queue())(each) for each in (Appender(seen), functools.partial(append, to=seen))
+    ]
+    assert [each.name for each in tasks] == ["Appender", "partial"]
+    async with app.testing(broker.bootstrap) as worker:
+        for task in tasks:
+            await task.send("once")
+        await worker.drain()
+    assert seen == ["once"] * 2

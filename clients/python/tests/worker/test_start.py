@@ -223,6 +223,7 @@ def test_declarations() -> None:
     refused(ValueError, "concurrency must be a whole number, 1 or more, not inf", task, concurrency=math.inf)
     refused(ValueError, "retries must be a whole number, 0 or more, not 1.5", task, retries=1.5)
     refused(ValueError, "timeout must be", task, timeout=0)
+    refused(TypeError, "timeout must be seconds, not None; math.inf is no limit", task, timeout=None)
     refused(ValueError, "retries", task, retries=-1)
     refused(TypeError, "reject_on has exception classes", task, reject_on=(ValueError("x"),))
     refused(ValueError, "no mode", task, mode="thread")

@@ -70,7 +70,10 @@ def checked_options(
     mode: str | None,
 ) -> Options:
     """Raises ValueError and TypeError."""
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    try:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    except TypeError:
+        raise TypeError(f"timeout must be seconds, not {timeout!r}; math.inf is no limit") from None
     if not queue:
         raise ValueError("a task needs the name of a queue")
     if not isinstance(concurrency, int) or concurrency < 1:
@@ -111,7 +114,7 @@ class Task(Generic[P, R]):
         self.app = app
         self.function = function
         self.options = options
-        self.name = function.__qualname__
+        self.name: str = getattr(function, "__qualname__", type(function).__name__)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         parameters = _positional(function, self.name)
