@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import threading
 
 import anyio
@@ -50,6 +51,30 @@ async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: Ne
         await first.send(1)
         await worker.drain()
     assert seen == [2]
+
+
+async def test_a_process_that_a_job_forks_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
+    app, seen = App(), []
+
+    @app.task(queue=new_queue(), retries=0)
+    def first(payload: int) -> None:
+        process = multiprocessing.get_context("fork").Process(target=second.send_blocking, args=(payload,))
+        process.start()
+        process.join(20)
+        try:
+            assert process.exitcode == 0
+        finally:
+            process.kill()
+            process.join()
+
+    @app.task(queue=new_queue())
+    async def second(payload: int) -> None:
+        seen.append(payload)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await first.send(1)
+        await worker.drain()
+    assert seen == [1]
 
 
 async def test_a_job_in_a_thread_with_a_loop_of_its_own(broker: RunningBroker, new_queue: NewQueue) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ _local = threading.local()
 
 
 def in_job_thread() -> bool:
-    return getattr(_local, "is_in_job", False)
+    """Not in a process that the job has forked: the worker's loop does not run there."""
+    found: bool = getattr(_local, "process", None) == os.getpid()
+    return found
 
 
 class Threads:
@@ -66,11 +69,11 @@ class Threads:
             if call.is_left:
                 return
             call.is_running = True
-        _local.is_in_job = True
+        _local.process = os.getpid()
         try:
             self._task.run_plain(arguments)
         finally:
-            _local.is_in_job = False
+            _local.process = None
             with self._counting:
                 call.is_running = False
                 self.left -= call.is_left
