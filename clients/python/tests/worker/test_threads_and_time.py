@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import threading
@@ -15,6 +16,14 @@ from kbroker_client.errors import IllegalState
 from kbroker_client.worker import App, Job, Reject
 
 pytestmark = pytest.mark.anyio
+
+
+def is_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def test_outcomes_in_threads(broker: RunningBroker, queue: str) -> None:
@@ -51,6 +60,28 @@ async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: Ne
         await first.send(1)
         await worker.drain()
     assert seen == [2]
+
+
+async def test_a_thread_of_an_async_job_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
+    """Also one that has a copy of the job's context."""
+    app, seen = App(), []
+
+    @app.task(queue=new_queue(), retries=0)
+    async def first(payload: int) -> None:
+        await anyio.to_thread.run_sync(second.send_blocking, payload)
+        if is_asyncio():
+            await asyncio.to_thread(second.send_blocking, payload)
+        with pytest.raises(IllegalState, match="would block the event loop"):
+            second.send_blocking(payload)
+
+    @app.task(queue=new_queue())
+    async def second(payload: int) -> None:
+        seen.append(payload)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await first.send(1)
+        await worker.drain()
+    assert seen == [1] * (2 if is_asyncio() else 1)
 
 
 async def test_a_process_that_a_job_forks_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +12,6 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
-import anyio
 import anyio.from_thread
 
 from ..errors import IllegalState
@@ -200,7 +201,7 @@ class Task(Generic[P, R]):
             async with self.app.new_sender() as sender:
                 return await self._send_over(sender, payload, key, delay, at, headers)
 
-        return anyio.run(connect_and_send)
+        return asyncio.run(connect_and_send())
 
     async def _send_over(
         self,
@@ -223,11 +224,13 @@ class Task(Generic[P, R]):
 
 
 def _is_in_a_loop() -> bool:
-    try:
-        anyio.get_cancelled_exc_class()
-    except RuntimeError:  # No loop, by whichever name anyio's version has for it.
-        return False
-    return True
+    """This thread is. anyio's own answer may be that of the caller of `asyncio.to_thread`, which
+    gives the thread a copy of its context."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return True
+    trio: Any = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
 
 
 def _positional(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
