@@ -62,6 +62,25 @@ async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: Ne
     assert seen == [2]
 
 
+async def test_a_thread_sends_after_its_timeout(broker: RunningBroker, new_queue: NewQueue) -> None:
+    app, seen, is_late = App(), [], threading.Event()
+
+    @app.task(queue=new_queue(), retries=0, timeout=0.2)
+    def first(payload: int) -> None:
+        assert is_late.wait(20)
+        second.send_blocking(payload)
+
+    @app.task(queue=new_queue())
+    async def second(payload: int) -> None:
+        seen.append(payload)
+
+    async with app.testing(broker.bootstrap) as worker:
+        await first.send(1)
+        await worker.drain()
+        is_late.set()
+        await until(lambda: seen == [1] and not worker.left)
+
+
 async def test_a_thread_of_an_async_job_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
     """Also one that has a copy of the job's context."""
     app, seen = App(), []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import anyio
+import anyio.from_thread
 
 from .._shared.errors import KafkaError
+from ..background import Background
 from ..cluster import Cluster
-from ..errors import IllegalState
+from ..errors import ClientClosed, IllegalState
 from ..producer import Producer, Sent
 from ..security import Security
 from .hooks import Hooks
@@ -36,19 +39,43 @@ class Sender:
         self._hooks = hooks
         self._scheduling: set[str] = set()
         """Queues that delay jobs."""
+        self._background = Background()
+        """Of calls from threads."""
         self._thread: int | None = None
 
     async def __aenter__(self) -> Self:
         await self._producer.__aenter__()
+        await self._background.open()
         self._thread = threading.get_ident()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.cluster.close()
-        await self._producer.__aexit__(kind, error, trace)
+        try:
+            self._background.cancel()
+            await self._background.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.cluster.close()
+            await self._producer.__aexit__(kind, error, trace)
+
+    def call_from_thread(self, call: Callable[[], Awaitable[Sent]]) -> Sent:
+        """In a thread of anyio. Its job may have been given up: `anyio.from_thread.run` would run
+        the call in the scope of that job, where it never ends, and keeps the loop busy."""
+        answer: Future[Sent] = Future()
+
+        async def call_and_answer() -> None:
+            try:
+                answer.set_result(await call())
+            except anyio.get_cancelled_exc_class():
+                answer.set_exception(ClientClosed("the app was closed; the job may have been sent"))
+                raise
+            except Exception as error:
+                answer.set_exception(error)
+
+        anyio.from_thread.run_sync(self._background.start, call_and_answer)
+        return answer.result()
 
     async def send(
         self,

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
-
-import anyio.from_thread
 
 from ..errors import IllegalState
 from ..producer import Sent
@@ -193,7 +192,10 @@ class Task(Generic[P, R]):
         of a job's thread it connects for each call. Raises as `send`, BrokerUnreachable, and
         IllegalState in a function of a loop."""
         if in_job_thread():
-            return anyio.from_thread.run(self._send_over, self.app.sender, payload, key, delay, at, headers)
+            connected = self.app.sender
+            return connected.call_from_thread(
+                partial(self._send_over, connected, payload, key, delay, at, headers)
+            )
         if _is_in_a_loop():
             raise IllegalState(f"send_blocking would block the event loop: await {self.name}.send(...)")
 
