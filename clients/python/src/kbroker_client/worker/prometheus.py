@@ -11,10 +11,11 @@ kbroker_worker_running_jobs{queue}         jobs that run now
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ..errors import ClientError
 from .job import Job, JobEvent
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def install(
     registry: CollectorRegistry | None = None,
     buckets: Sequence[float] = _BUCKETS,
 ) -> None:
-    """Count the jobs of this process. `port`: also serve them there, at /metrics, on all
-    addresses. Raises ImportError without prometheus-client."""
+    """Count the jobs of this process. `port`: also serve them there, at /metrics, on all addresses,
+    while a worker runs; a sender or a job's process that imports the app serves nothing. Raises
+    ImportError without prometheus-client."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -74,4 +76,24 @@ def install(
 
     app.around(around)
     if port is not None:
-        prometheus_client.start_http_server(port, registry=registry)
+        app.hooks.while_running.append(lambda: _served(port, registry))
+
+
+@contextmanager
+def _served(port: int, registry: CollectorRegistry) -> Iterator[None]:
+    """Raises ClientError if the port cannot be had."""
+    import prometheus_client
+
+    try:
+        server, thread = prometheus_client.start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ClientError(
+            f"metrics cannot be served on port {port}: {error.strerror}; "
+            "each worker of a host needs a port of its own"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -75,10 +76,13 @@ class Service:
         return any(runner.is_busy for runner in self._runners)
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Until `stop`. Raises StartRefused, and what ended a queue's worker; the others are
-        drained before."""
+        """Until `stop`. Raises StartRefused, what an app's `while_running` raises, and what ended a
+        queue's worker; the others are drained before."""
         await self.start()
-        await self.run_started(handle_signals=handle_signals)
+        with ExitStack() as opened:
+            for make in self._app.hooks.while_running:
+                opened.enter_context(make())
+            await self.run_started(handle_signals=handle_signals)
 
     async def run_started(self, *, handle_signals: bool = False) -> None:
         """The same after `start`."""
