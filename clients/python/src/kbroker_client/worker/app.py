@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -42,7 +43,8 @@ DRAIN_S: Final = 30.0
 class App:
     """- `bootstrap`: addresses of brokers; by default those of the environment variable
     KBROKER_BOOTSTRAP, or 127.0.0.1:9092
-    - `client_id`: how brokers name this program in logs and quotas
+    - `client_id`: how brokers name this program in lists of workers, logs and quotas; by default it
+      has the name of the host and the process id, so that workers can be told apart
 
     `async with app` connects, so that jobs can be sent. A worker does that itself.
     """
@@ -52,11 +54,11 @@ class App:
         bootstrap: str | Sequence[str] | None = None,
         *,
         security: Security = PLAINTEXT,
-        client_id: str = "kbroker-worker",
+        client_id: str | None = None,
     ) -> None:
         self.bootstrap: str | Sequence[str] = bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
         self.security = security
-        self.client_id = client_id
+        self._client_id = client_id
         self.hooks = Hooks()
         self.tasks: dict[str, Task[..., Any]] = {}
         """By their queues."""
@@ -149,6 +151,11 @@ class App:
     ) -> None:
         sender, self._sender = self.sender, None
         await sender.__aexit__(kind, error, trace)
+
+    @property
+    def client_id(self) -> str:
+        """The process id is that of now: a program may fork after it has imported its app."""
+        return self._client_id or f"kbroker-worker-{socket.gethostname()}-{os.getpid()}"
 
     def new_sender(self) -> Sender:
         return Sender(self.bootstrap, self.client_id, self.security, self.hooks)
