@@ -272,6 +272,7 @@ def test_reload(program: Program) -> None:
         (["./shop/jobs.py:queues"], "'./shop/jobs.py:queues' is not MODULE:APP, such as shop.jobs:queues", 2),
         (["jobs:app", "--queue", "mails"], "worker: no task has the queue mails", 1),
         (["jobs:app", "-b", "127.0.0.1:1"], "worker: cannot connect to 127.0.0.1:1", 1),
+        (["jobs:app", "-b", "amqp://guest@host//"], "'amqp://guest@host//' is not an address of a broker", 2),
         (["jobs:app", "--concurrency", "0"], "'0' is not a number of at least 1", 2),
         (["jobs:app", "--rel"], "unrecognized arguments: --rel", 2),
         (["jobs:app", "--drain=-1"], "'-1' is not a number of seconds", 2),

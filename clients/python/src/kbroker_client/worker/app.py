@@ -23,6 +23,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, ParamSpec, Self, TypeVar
 
+from ..addresses import addresses
 from ..errors import IllegalState
 from ..security import PLAINTEXT, Security
 from .hooks import Around, Hook, Hooks, SendHeaders
@@ -46,7 +47,8 @@ class App:
     - `client_id`: how brokers name this program in lists of workers, logs and quotas; by default it
       has the name of the host and the process id, so that workers can be told apart
 
-    `async with app` connects, so that jobs can be sent. A worker does that itself.
+    `async with app` connects, so that jobs can be sent. A worker does that itself. Raises
+    ValueError for a text that is no address.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class App:
         client_id: str | None = None,
     ) -> None:
         self.bootstrap: str | Sequence[str] = bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
+        addresses(self.bootstrap)
         self.security = security
         self._client_id = client_id
         self.hooks = Hooks()

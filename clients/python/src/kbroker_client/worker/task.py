@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, get_origin
 
 import anyio
 import anyio.from_thread
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 TIMEOUT_S: Final = 3600.0
+_PAYLOADS: Final = (str, bytes, int, float, bool, dict, list)
 
 
 class RunIn(Enum):
@@ -116,6 +117,7 @@ class Task(Generic[P, R]):
         self.__wrapped__ = function
         parameters = _positional(function, self.name)
         self._takes_job = len(parameters) == 2
+        _check_places(function, parameters, self.name)
         self._build = _build_of(function, parameters[0], self.name)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
@@ -242,19 +244,45 @@ def _positional(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     return found
 
 
+def _check_places(function: Callable[..., Any], parameters: list[inspect.Parameter], name: str) -> None:
+    """Raises TypeError if the annotations show that a job's payload or its Job would come to the
+    wrong place."""
+    payload, *job = (_annotation(function, each) for each in parameters)
+    if payload is Job:
+        raise TypeError(f"the task {name} must take the payload first, and the job second")
+    for found in job:
+        kind = get_origin(found) or found
+        if kind in _PAYLOADS or (is_dataclass(kind) and kind is not Job):
+            raise TypeError(
+                f"the task {name} takes one payload, and a Job after it: `{parameters[1].name}` cannot be "
+                f"a {kind.__name__}; put several values into one dataclass or dict"
+            )
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Its text, if that has no value at run time."""
+    with suppress(NameError, AttributeError, TypeError):
+        return _evaluated(function, parameter.annotation)
+    return parameter.annotation
+
+
+def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
+    """Raises NameError and AttributeError."""
+    if not isinstance(annotation, str):
+        return annotation
+    written = inspect.unwrap(function)  # Decorators of other modules have other globals.
+    return eval(annotation, getattr(written, "__globals__", {}) | _enclosed(written))
+
+
 def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Build | None:
     """Raises TypeError."""
-    annotation = parameter.annotation
-    if isinstance(annotation, str):
-        written = inspect.unwrap(function)  # Decorators of other modules have other globals.
-        names = getattr(written, "__globals__", {}) | _enclosed(written)
-        try:
-            annotation = eval(annotation, names)
-        except (NameError, AttributeError) as error:
-            raise TypeError(
-                f"the annotation {annotation!r} of the payload of {name} has no value at run time "
-                f"({error}): import or define it outside of TYPE_CHECKING and of functions"
-            ) from None
+    try:
+        annotation = _evaluated(function, parameter.annotation)
+    except (NameError, AttributeError) as error:
+        raise TypeError(
+            f"the annotation {parameter.annotation!r} of the payload of {name} has no value at run time "
+            f"({error}): import or define it outside of TYPE_CHECKING and of functions"
+        ) from None
     return builder(annotation)
 
 
