@@ -64,6 +64,24 @@ async def test_two_groups_over_one_topic(broker: RunningBroker, new_queue: NewQu
     assert sorted(seen) == [("check", 1), ("ship", 1)]
 
 
+async def test_a_test_may_work_on_one_queue_of_several(broker: RunningBroker, queue: str) -> None:
+    """The others need not exist."""
+    app, seen = App(), []
+
+    @app.task(queue=queue)
+    async def task(payload: int) -> None:
+        seen.append(payload)
+
+    @app.task(queue="not-there")
+    async def other(payload: int) -> None: ...
+
+    async with app.testing(broker.bootstrap, queues=[queue]) as worker:
+        await task.send(1)
+        assert [each.outcome for each in await worker.drain()] == ["succeeded"]
+    with pytest.raises(StartRefused, match="no task has the queue mails"):
+        await app.testing(broker.bootstrap, queues=["mails"]).__aenter__()
+
+
 async def test_a_job_that_blocks_the_loop_is_reported(
     broker: RunningBroker, queue: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

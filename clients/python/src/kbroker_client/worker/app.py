@@ -189,9 +189,14 @@ class App:
             await Service(self, queues=queues, drain=drain).run()
 
     def testing(
-        self, bootstrap: str | Sequence[str], *, security: Security = PLAINTEXT
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        security: Security = PLAINTEXT,
+        queues: Iterable[str] = (),
     ) -> AbstractAsyncContextManager[TestWorker]:
-        """A worker for tests, at another broker: see TestWorker."""
+        """A worker for tests, at another broker: see TestWorker. `queues`: those to work on; all
+        of the app if empty."""
         from .testing import testing
 
-        return testing(self, bootstrap, security)
+        return testing(self, bootstrap, security, queues)

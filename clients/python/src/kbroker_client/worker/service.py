@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +60,10 @@ class Service:
         self._runners: list[Runner] = []
         self._is_stopping = False
         self._errors: list[Exception] = []
+
+    @property
+    def tasks(self) -> Sequence[Task[..., Any]]:
+        return self._tasks
 
     def statistics(self) -> Mapping[str, Statistics]:
         """By queue."""
