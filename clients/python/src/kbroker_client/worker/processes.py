@@ -75,6 +75,9 @@ class _Running:
         started = cls(process)
         try:
             await started.call(hello)
+        except ProcessDied as error:
+            await started.kill()
+            raise ProcessDied(f"{error} before the job began; the worker's output has its error") from None
         except BaseException:
             await started.kill()
             raise
@@ -98,10 +101,10 @@ class _Running:
             await self._process.stdin.send(_SIZE.pack(len(data)) + data)
             (size,) = _SIZE.unpack(await self._answers.receive_exactly(_SIZE.size))
             answer: Failure | None = pickle.loads(await self._answers.receive_exactly(size))
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError) as error:
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             code = await self._process.wait()
             how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-            raise ProcessDied(f"the process of the job ended with {how}") from error
+            raise ProcessDied(f"the process of the job ended with {how}") from None
         return answer
 
     async def kill(self) -> None:
