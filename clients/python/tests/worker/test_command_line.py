@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -138,7 +139,7 @@ def test_running_jobs_end_after_a_signal(program: Program, loop: str, number: in
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert f"worker ready, queues: {program.queue}" in text
-    assert "waiting up to 30 s for running jobs (1)" in text
+    assert re.search(rf"waiting up to 30 s for running jobs \(1\): {program.queue}-0-0 for \d s\n", text)
     assert text.splitlines()[-1].endswith("worker ended")
     assert "Traceback" not in text
 
