@@ -67,6 +67,8 @@ async def test_a_dataclass_is_built(broker: RunningBroker, queue: str) -> None:
         await task.send(parent)
         await task.send({**JSON.read(JSON.encode(ORDER)), "of a newer sender": 1})
         await task.send({"id": 7})
+        with pytest.raises(TypeError, match="task takes Order, or a dict of its fields, not str"):
+            await task.send("order 7")
         await task.send({**JSON.read(JSON.encode(ORDER)), "amount": "-1"})
         outcomes = await worker.drain()
     assert seen == [parent, ORDER]

@@ -18,7 +18,7 @@ from ..producer import Sent
 from .job import Job
 from .policies import Unreadable
 from .sending import GivenHeaders, Sender, as_bytes, encoded, schedule
-from .serializers import Serializer
+from .serializers import JSON, Serializer
 from .threads import in_job_thread
 from .typed import Build, builder
 
@@ -118,6 +118,7 @@ class Task(Generic[P, R]):
         parameters = _positional(function, self.name)
         self._takes_job = len(parameters) == 2
         _check_places(function, parameters, self.name)
+        self._payload = _annotation(function, parameters[0])
         self._build = _build_of(function, parameters[0], self.name)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
@@ -201,6 +202,14 @@ class Task(Generic[P, R]):
 
         return anyio.run(connect_and_send)
 
+    def _check(self, payload: object) -> None:
+        """Raises TypeError for what a worker would reject: a dataclass is read from an object of
+        JSON. Another class than the task's is allowed: it may be that of a newer program."""
+        is_object = isinstance(payload, dict) or is_dataclass(payload)
+        if self._build is not None and self.options.serializer is JSON and not is_object:
+            wanted, given = self._payload.__name__, type(payload).__name__
+            raise TypeError(f"{self.name} takes {wanted}, or a dict of its fields, not {given}")
+
     async def _send_over(
         self,
         sender: Sender,
@@ -210,6 +219,7 @@ class Task(Generic[P, R]):
         at: datetime | None,
         headers: GivenHeaders,
     ) -> Sent:
+        self._check(payload)
         scheduled = schedule(delay, at)
         return await sender.send(
             self.options.queue,
