@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from kbroker.cli.suggesting import no_such_option
 from kbroker.logging_setup import escaped
 
 OK = 0
@@ -70,7 +71,8 @@ def end_of(error: BaseException) -> int:
             return USAGE
         case click.UsageError():
             command = error.ctx.command_path if error.ctx is not None else "kbroker"
-            say(f"{error.format_message()} (see {command} --help)")
+            line = no_such_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+            say(f"{line} (see {command} --help)")
             return USAGE
         case CommandFailed():
             say(str(error))

@@ -1,4 +1,4 @@
-"""Command groups that suggest a command when an unknown one is called.
+"""Suggestions for unknown commands and options: command groups suggest a command.
 
 click compares only letters, and only with commands that are loaded. This group also matches a part
 of a name (`share`, `dead`), the names of other tools' commands (`rm`), and a subcommand without its
@@ -49,8 +49,46 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "update": ("alter", "set"),
     "version": ("--version",),
 }
-"""Other tools' names for kbroker's commands and options."""
+"""Other tools' names for kbroker's commands."""
+OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "--address": ("--listen", "--bootstrap-server"),
+    "--attempts": ("--deliveries",),
+    "--backoff": ("--delay",),
+    "--bind": ("--listen",),
+    "--broker": ("--bootstrap-server",),
+    "--concurrency": ("--prefetch",),
+    "--count": ("--max-messages",),
+    "--countdown": ("--delay",),
+    "--dir": ("--data-dir",),
+    "--dlq": ("--dead-letters",),
+    "--engine": ("--storage",),
+    "--eta": ("--at",),
+    "--host": ("--listen", "--bootstrap-server"),
+    "--limit": ("--max-messages",),
+    "--max-attempts": ("--deliveries",),
+    "--max-deliver": ("--deliveries",),
+    "--max-retries": ("--deliveries",),
+    "--message-ttl": ("--ttl",),
+    "--path": ("--data-dir",),
+    "--port": ("--listen", "--bootstrap-server"),
+    "--retries": ("--deliveries",),
+    "--server": ("--bootstrap-server",),
+    "--timeout": ("--lock-max",),
+    "--url": ("--bootstrap-server",),
+    "--visibility-timeout": ("--lock-max",),
+}
+"""Other tools' names for kbroker's options; the first that the command has is suggested."""
 _SHORTEST_PART: Final = 3
+
+
+def no_such_option(error: click.NoSuchOption) -> str:
+    """The line for it: other tools' names first, because click compares only letters."""
+    if error.ctx is not None:
+        known = {name for parameter in error.ctx.command.params for name in parameter.opts}
+        for meant in OTHER_OPTIONS.get(error.option_name, ()):
+            if meant in known:
+                return f"{error.message} Did you mean {meant!r}?"
+    return error.format_message()
 
 
 def similar(wrong: str, names: Sequence[str]) -> list[str]:

@@ -47,7 +47,7 @@ async def join(client: Client, kind: str, *names: str, epoch: int = 0) -> Any:
 def line(name: str, group: str = "") -> str:
     return (
         f"WARNING client 'test' at 127.0.0.1{group} asks for topic {name}, which does not exist; "
-        f"it gets nothing until there is one: kbroker topics create {name}"
+        f"it gets nothing until there is one: kbroker topics create {name}, or kbroker queues create {name}"
     )
 
 

@@ -282,7 +282,7 @@ def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Com
     append(broker, letters, 0, [Record(0, 1, None, None, headers_of(each)) for each in origins])
     done = command("dead-letters", "purge", letters, "--group", "mine", "--yes")
     assert (done.code, done.lines[-1]) == (OK, f"deleted 2 dead letters of {letters}")
-    assert done.err.startswith(f"kbroker: 1 dead letters of {letters} stay: other records precede them")
+    assert done.err.startswith(f"kbroker: 1 dead letter of {letters} cannot be deleted yet: other records")
     assert [row["group"] for row in command("dead-letters", "list", letters, "--json").json] == [
         "others",
         "mine",

@@ -49,7 +49,7 @@ def test_snippets_run_as_they_stand(page: str) -> None:
 def test_sixty_seconds(tmp_path: Path) -> None:
     """README's worker, run twice, processes README's queue; when one is killed, its job goes to the
     other."""
-    text = (ROOT / "README.md").read_text()
+    text, _, _ = (ROOT / "README.md").read_text().partition("### A worker in ten lines")
     (code,) = (
         code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code
     )
@@ -75,6 +75,26 @@ def test_sixty_seconds(tmp_path: Path) -> None:
             for each in running.values():
                 each.kill()
                 each.wait()
+
+
+def test_a_worker_in_ten_lines(tmp_path: Path) -> None:
+    """README's tasks run, and its dead letter shows the reason."""
+    _, _, section = (ROOT / "README.md").read_text().partition("### A worker in ten lines")
+    (code,) = re.findall(r"```python\n(# tasks.py\n.*?)```", section, re.DOTALL)
+    send, work, show = re.findall(
+        r"^    (.*kbroker (?:queues|worker|dead-letters) .*)$", section, re.MULTILINE
+    )
+    assert "127.0.0.1:9092" in code
+    with open_test_broker(storage=require_engine("segment")) as broker:
+        run_lines(["kbroker queues create jobs", send], broker.bootstrap)
+        (tmp_path / "tasks.py").write_text(code.replace("127.0.0.1:9092", broker.bootstrap))
+        arguments = work.partition("#")[0].split()[1:]
+        worker = subprocess.Popen([sys.executable, "-m", "kbroker", *arguments], cwd=tmp_path)
+        try:
+            until("job 13 is given up", lambda: "nobody wants job 13" in run_lines([show], broker.bootstrap))
+        finally:
+            worker.terminate()
+            assert worker.wait(30) == 0
 
 
 def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:

@@ -239,8 +239,9 @@ def test_a_queue_at_work_is_described(
     for line in (["workers", "1"], ["dead", "letters", "1", "in", f"dlq.{queue}"]):
         assert line in lines
     assert ["settings", "prefetch", "2,", "delay", "1h,", "max-delay", "2h"] in lines
-    assert lines[-2] == ["WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT"]
+    assert lines[-2] == ["WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT", "HOLDS"]
     assert lines[-1][:4] == ["worker-7", "127.0.0.1", busy["member_id"], str(jobs)]
+    assert lines[-1][-1] == ("0:3" if jobs == 1 else "0:3-4")  # "hold" is the fourth job.
 
 
 @pytest.mark.usefixtures("at_work")
@@ -248,7 +249,7 @@ def test_without_the_endpoint_it_stays_open_who_holds_what(command: Command, que
     plain = command("queues", "describe", queue, "--json").json
     names = ("unfinished", "ready", "in_flight", "waiting")
     assert [plain[name] for name in names] == [4, None, None, None]
-    assert plain["workers"][0]["jobs"] is None
+    assert (plain["workers"][0]["jobs"], plain["workers"][0]["held"]) == (None, None)
     assert "in flight     -  (shown with --admin PORT)" in command("queues", "describe", queue).out
 
 

@@ -68,8 +68,8 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
         f"set {GROUP_CONFIGS} configs of share group {queue}",
         f"created topic {queue}",
         f"share group {queue} begins at offset 0",
-        f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs queues` has a "
-        "worker",
+        f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs workers` shows "
+        "workers",
         "each worker gets 1 job at a time; more with --prefetch N --update",
     ]
     assert changes.made == STEPS

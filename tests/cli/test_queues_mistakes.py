@@ -88,6 +88,34 @@ def test_dead_letters_of_a_queue_are_no_queue(command: Command, queue: str) -> N
         assert command("queues", name, letters) == (REFUSED, "", f"kbroker: {text}\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "{}"),
+        ("count", "{}"),
+        ("show", "{}", "0:0"),
+        ("redrive", "{}", "--name", "x"),
+        ("purge", "{}", "--yes"),
+    ],
+)
+def test_a_queue_in_place_of_its_dead_letter_topic(
+    command: Command, queue: str, arguments: tuple[str, ...]
+) -> None:
+    refused = command("dead-letters", *(each.format(queue) for each in arguments))
+    line = f"{queue} is no dead letter topic: the dead letters of the queue {queue} are in dlq.{queue}"
+    assert refused == (REFUSED, "", f"kbroker: {line}\n")
+
+
+def test_a_group_that_reads_dead_letters(command: Command, queue: str) -> None:
+    """Its topic has dead letters, and its own are elsewhere."""
+    letters = f"dlq.{queue}"
+    config = f"errors.deadletterqueue.topic.name=dlq.{letters}"
+    assert command("configs", "set", "--group", letters, config).code == OK
+    assert command("dead-letters", "list", letters) == (
+        OK, "", f"kbroker: there are no matching dead letters in {letters}\n",
+    )  # fmt: skip
+
+
 def test_a_queue_as_the_dead_letter_topic_of_another(command: Command, queue: str) -> None:
     """Nothing is altered unasked: its retention would be that of dead letters."""
     refused = command("queues", "create", f"{queue}-other", "--dead-letters", queue)

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.cli import cli, run
 from kbroker.cli.exits import USAGE
-from kbroker.cli.suggesting import OTHER_NAMES, SuggestingGroup
+from kbroker.cli.suggesting import OTHER_NAMES, OTHER_OPTIONS, SuggestingGroup
 from tests.cli.test_command_line import ALL_COMMANDS
 
 DESCRIBE = (
@@ -42,6 +42,9 @@ DESCRIBE = (
         ("storage inspct d", "'kbroker storage inspect'?"),
         ("topics list --jsn", "'--json'?"),
         ("start --lisen x", "'--listen'?"),
+        ("start --port 9092", "'--listen'?"),
+        ("topics list --port 9092", "'--bootstrap-server'?"),
+        ("queues create jobs --max-retries 3", "'--deliveries'?"),
     ],
 )
 def test_what_was_meant(arguments: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,3 +81,8 @@ def test_other_tools_words_lead_to_commands_that_there_are() -> None:
     known = {path[-1] for path, _ in ALL_COMMANDS if path} | {"--help", "--version"}
     assert {name for names in OTHER_NAMES.values() for name in names} <= known
     assert not OTHER_NAMES.keys() & set(cli.list_commands(click.Context(cli)))
+
+
+def test_other_tools_words_lead_to_options_that_there_are() -> None:
+    known = {name for _, command in ALL_COMMANDS for each in command.params for name in each.opts}
+    assert {name for names in OTHER_OPTIONS.values() for name in names} <= known

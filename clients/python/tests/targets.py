@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
 
+from kbroker.client.admin import topics
 from kbroker.client.broker_process import RunningBroker
 from kbroker.client.rpc import Connection
 
@@ -33,7 +35,11 @@ class Target:
                "configs": ()}  # fmt: skip
         with Connection("127.0.0.1", self.port) as connection:
             answer = connection.call("create_topics", topics=[row], validate_only=False, timeout=30_000)
-        assert answer.topics[0].error_code == 0, answer
+            assert answer.topics[0].error_code == 0, answer
+            give_up_s = time.monotonic() + 30
+            while name not in {topic.name for topic in topics(connection)}:
+                assert time.monotonic() < give_up_s, f"{name} was created, and is still unknown"
+                time.sleep(0.01)  # Kafka answers before its metadata has the topic.
         return name
 
     def group(self, **configs: str) -> str:

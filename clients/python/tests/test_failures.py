@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import subprocess
 import sys
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from clients.python.tests.targets import SHORT_LOCKS, Target
 from clients.python.tests.worker.queues import until
@@ -347,6 +349,30 @@ async def test_wrong_log_ins_say_what_is_wrong(secured: RunningBroker, tmp_path:
         await _enter(Producer(secured.bootstrap, security=untrusted))
     with pytest.raises(BrokerUnreachable):
         await _enter(Producer(secured.bootstrap))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "as no Kafka broker does"),
+        (struct.pack(">ii", 16, 1) + bytes(12), "is it a broker"),
+        (struct.pack(">ii", 6, 1) + b"\0\0", "cannot be read"),
+    ],
+    ids=["http", "zeros", "short"],
+)
+async def test_a_peer_that_is_no_broker(answer: bytes, words: str) -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(answer)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            with pytest.raises(BrokerUnreachable, match=words):
+                await _enter(Producer(f"127.0.0.1:{port}"))
+            tasks.cancel_scope.cancel()
 
 
 async def _enter(producer: Producer) -> None:

@@ -62,6 +62,6 @@ class MissingTopics:
             return
         logger.warning(
             "%s asks for topic %s, which does not exist; it gets nothing until there is one: "
-            "kbroker topics create %s",
-            who, name, shlex.quote(name),
+            "kbroker topics create %s, or kbroker queues create %s",
+            who, name, shlex.quote(name), shlex.quote(name),
         )  # fmt: skip

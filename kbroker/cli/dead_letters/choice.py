@@ -76,14 +76,39 @@ def choice_options(function: F) -> F:
 
 
 def find_topic(connection: Connection, name: str) -> Topic:
+    """Raises CommandFailed if there is none, or if it is the topic of a queue whose dead letters
+    are elsewhere."""
     from kbroker.client import admin
 
     try:
-        return admin.topics(connection, [name])[0]
+        found = admin.topics(connection, [name])[0]
     except KafkaError as error:
         if error.code is ErrorCode.unknown_topic_or_partition:
             raise CommandFailed(f"there is no topic {name}") from error
         raise
+    if letters := _dead_letters_elsewhere(connection, name):
+        raise CommandFailed(
+            f"{name} is no dead letter topic: the dead letters of the queue {name} are in {letters}"
+        )
+    return found
+
+
+def _dead_letters_elsewhere(connection: Connection, topic: str) -> str | None:
+    """The dead letter topic of the group of this name, if dead letters may not be written to
+    `topic` itself."""
+    from kbroker.client import admin
+    from kbroker.client.queues.settings import DEAD_LETTER_TOPIC
+
+    def value(kind: admin.ResourceType, config: str) -> str | None:
+        entries = admin.describe_configs(connection, kind, topic)
+        return next((each.value for each in entries if each.name == config), None)
+
+    try:
+        if value(admin.ResourceType.TOPIC, "errors.deadletterqueue.group.enable") == "true":
+            return None
+        return value(admin.ResourceType.GROUP, DEAD_LETTER_TOPIC)
+    except KafkaError:  # The user may not read configs, or the broker has none of groups.
+        return None
 
 
 def tell(damage: Damage) -> None:

@@ -326,9 +326,11 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
         return
+    from kbroker.client.queues.settings import counted
+
     _tell_all(summary.left_out)
     click.echo(
-        f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, "
+        f"{escaped(summary.redrive)}: {counted(summary.chosen, 'dead letter')}, {summary.sent} sent now, "
         f"{summary.sent_before} before, "
         f"{summary.not_sent} could not be sent; {summary.skipped} skipped, which other redrives had sent"
     )

@@ -68,7 +68,7 @@ def count(topic: str, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> Non
         return
     if rows:
         print_table(("GROUP", "SOURCE-TOPIC", "CAUSE", "DEAD-LETTERS", "REDRIVEN"), rows)
-    say(f"{letters.total()} dead letters in {topic}, of which {sent.total()} were redriven")
+    say(f"{_letters(letters.total())} in {topic}, of which {sent.total()} were redriven")
 
 
 @click.command()
@@ -123,7 +123,7 @@ def purge(
             _print(plan)
         if not dry_run and letters:
             if not yes:
-                ask(f"Delete {letters} dead letters of {topic} permanently?")
+                ask(f"Delete {_letters(letters)} of {topic} permanently?")
             answers = admin.delete_records(
                 connection, topic, {each.partition: each.below for each in plan if each.letters}
             )
@@ -136,6 +136,12 @@ def purge(
         dry_run,
         as_json,
     )
+
+
+def _letters(number: int) -> str:
+    from kbroker.client.queues.settings import counted
+
+    return counted(number, "dead letter")
 
 
 def _warn_of_unfinished(notes: Notes, topic: Topic) -> None:
@@ -169,14 +175,14 @@ def _report(
         rows = [{**each._asdict(), "error": errors.get(each.partition)} for each in plan]
         print_json({"topic": topic, "purged": 0 if dry_run else done, "staying": staying, "partitions": rows})
     elif dry_run:
-        say(f"{done} dead letters would be deleted; nothing was (--dry-run)")
+        say(f"{_letters(done)} would be deleted; nothing was (--dry-run)")
     elif any(each.letters for each in plan):
-        click.echo(f"deleted {done} dead letters of {escaped(topic)}")
+        click.echo(f"deleted {_letters(done)} of {escaped(topic)}")
     else:
         say(f"there are no matching dead letters in {topic} that could be deleted")
     if staying:
         say(
-            f"{staying} dead letters of {topic} stay: other records precede them, and only the "
-            f"beginning of a partition can be deleted"
+            f"{_letters(staying)} of {topic} cannot be deleted yet: other records precede, and only the "
+            "beginning of a partition can be deleted"
         )
     refuse([f"dead letters of {error.message}" for error in refused.values()])

@@ -152,7 +152,7 @@ def _conclude(made: Plan, wish: Wish) -> None:
     name = escaped(made.name)
     if made.is_new:
         send = f"`kbroker queues send {shlex.quote(name)}` sends it jobs"
-        click.echo(f"queue {name} is ready: {send}, `kbroker docs queues` has a worker")
+        click.echo(f"queue {name} is ready: {send}, `kbroker docs workers` shows workers")
         if "prefetch" not in wish.settings:
             jobs = SETTINGS["prefetch"].default
             click.echo(f"each worker gets {jobs} job at a time; more with --prefetch N --update")

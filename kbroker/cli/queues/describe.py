@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kbroker.client.admin_endpoint import AdminEndpoint
-    from kbroker.client.queues.report import Report
+    from kbroker.client.queues.report import Report, Worker
     from kbroker.client.queues.settings import Queue
     from kbroker.client.rpc import Connection
 
 _LABEL_WIDTH = 14
+_MOST_PLACES = 4
 _ADMIN_HINT = "-  (shown with --admin PORT)"
 
 
@@ -107,9 +108,14 @@ def _document(connection: Connection, name: str, admin: AdminEndpoint | None) ->
         **_head(queue, found),
         # A broker of an earlier version does not report it.
         "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
-        "workers": [worker._asdict() for worker in found.workers],
+        "workers": [_worker(each) for each in found.workers],
         "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
     }
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    held = None if worker.held is None else [each._asdict() for each in worker.held]
+    return {**worker._asdict(), "held": held}
 
 
 def _head(queue: Queue, found: Report) -> dict[str, Any]:
@@ -160,7 +166,8 @@ def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
     lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
     if document["workers"]:
         rows = [_worker_row(each) for each in document["workers"]]
-        lines += [Text(), *map(Text, table_lines(("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT"), rows))]
+        headings = ("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT", "HOLDS")
+        lines += [Text(), *map(Text, table_lines(headings, rows))]
     return lines
 
 
@@ -230,4 +237,15 @@ def _worker_row(worker: dict[str, Any]) -> tuple[Cell, ...]:
     left_ms = worker["left_ms"]
     name = worker["client_id"] + ("" if worker["in_group"] else ", left the group")
     left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
-    return name, worker["host"], worker["member_id"], worker["jobs"], left
+    return name, worker["host"], worker["member_id"], worker["jobs"], left, _holds(worker["held"] or ())
+
+
+def _holds(held: Sequence[dict[str, Any]]) -> str | None:
+    """The places of the first jobs, as in `peek`: `0:4, 0:7-9`."""
+    texts = [
+        f"{each['partition']}:{each['first_offset']}"
+        + ("" if each["first_offset"] == each["last_offset"] else f"-{each['last_offset']}")
+        for each in held[:_MOST_PLACES]
+    ]
+    more = ["…"] if len(held) > _MOST_PLACES else []
+    return ", ".join(texts + more) or None

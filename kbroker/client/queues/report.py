@@ -24,12 +24,21 @@ _FINAL = frozenset({"acknowledged", "archived"})
 _ONE_BATCH_BYTES = 1
 
 
+class Held(NamedTuple):
+    """Jobs side by side in a partition, the last one included."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
 class Worker(NamedTuple):
     """A member of the share group, or a former member that still holds jobs.
 
     - `in_group` False: it has left; its jobs are redelivered when its connection or locks end.
     - `jobs`: how many it holds; None without the endpoint's document.
     - `left_ms`: time until the first of its locks ends; None if no lock is known.
+    - `held`: which jobs it holds, in order; None without the endpoint's document.
     """
 
     member_id: str
@@ -38,6 +47,7 @@ class Worker(NamedTuple):
     in_group: bool
     jobs: int | None
     left_ms: int | None
+    held: tuple[Held, ...] | None
 
 
 class Report(NamedTuple):
@@ -84,7 +94,7 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         if counts is None
         else max(0, unfinished - counts["acquired"] - counts["waiting"] - counts["archiving"])
     )
-    rows = [Worker(*each, True, None, None) for each in counted.workers]
+    rows = [Worker(*each, True, None, None, None) for each in counted.workers]
     return Report(
         counted.sent,
         unfinished,
@@ -134,24 +144,42 @@ def _next_due_ms(in_flight: Document | None, partitions: Iterable[Document]) -> 
 
 def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Worker]:
     """The workers with the jobs that they hold, and former members that still hold some."""
-    found: dict[str, Worker] = {each.member_id: each._replace(jobs=0) for each in workers}
-    for each in (
-        found
+    found: dict[str, Worker] = {each.member_id: each._replace(jobs=0, held=()) for each in workers}
+    for number, each in (
+        (partition["partition"], found)
         for partition in partitions
         for found in (*partition["ranges"], *_parked_ranges(partition))
         if found["member_id"] is not None
     ):
         member_id = each["member_id"]
         stranger = Worker(
-            member_id, each.get("client_id") or "", each.get("client_host") or "", False, 0, None
+            member_id, each.get("client_id") or "", each.get("client_host") or "", False, 0, None, ()
         )
         worker = found.get(member_id, stranger)
         left_ms = min(
             (left for left in (worker.left_ms, each["lock_ms_left"]) if left is not None), default=None
         )
-        jobs = (worker.jobs or 0) + _size(each)
-        found[member_id] = worker._replace(jobs=jobs, left_ms=left_ms)
-    return list(found.values())
+        found[member_id] = worker._replace(
+            jobs=(worker.jobs or 0) + _size(each),
+            left_ms=left_ms,
+            held=(*(worker.held or ()), Held(number, each["first_offset"], each["last_offset"])),
+        )
+    return [
+        each if each.held is None else each._replace(held=tuple(_joined(each.held)))
+        for each in found.values()
+    ]
+
+
+def _joined(ranges: Iterable[Held]) -> list[Held]:
+    """In order; ranges that follow one another are one."""
+    joined: list[Held] = []
+    for each in sorted(ranges):
+        before = joined[-1] if joined else None
+        if before and (before.partition, before.last_offset + 1) == (each.partition, each.first_offset):
+            joined[-1] = before._replace(last_offset=each.last_offset)
+        else:
+            joined.append(each)
+    return joined
 
 
 def _oldest_ms(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _DEFAULT_PORT = 9092
+_NEVER_IN_A_HOST = frozenset("/@ ")  # But in URLs.
 
 
 class Address(NamedTuple):
@@ -29,6 +30,7 @@ def _address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
         host, port = text, str(_DEFAULT_PORT)  # No port, or a bare IPv6 address.
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not host:
+    is_host = bool(host) and not _NEVER_IN_A_HOST & set(host)
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not is_host:
         raise ValueError(f"{text!r} is not an address of a broker, such as 127.0.0.1:9092 or [::1]:9092")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))

@@ -250,6 +250,8 @@ async def _introduce(connection: Connection) -> None:
     )
     if answer.error_code is not ErrorCode.none:
         raise KafkaError(answer.error_code, f"{connection.address} does not answer ApiVersions")
+    if not answer.api_keys:
+        raise BrokerUnreachable(f"{connection.address} names no requests that it serves; is it a broker?")
     versions = {row.api_key: VersionRange(row.min_version, row.max_version) for row in answer.api_keys}
     features = {row.name: row.max_version for row in answer.supported_features}
     connection.served = Served(versions, features)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +81,14 @@ async def stubborn(seconds, job):
             time.sleep(0.01)
 
 task.function = stubborn
+"""
+METRICS = """
+from kbroker_client.worker import prometheus
+prometheus.install(app, port=PORT)
+
+@app.task(queue={queue!r} + "-process", mode="process")
+def in_process(seconds, job):
+    note("in a process", job.attempt)
 """
 
 
@@ -152,7 +162,7 @@ def test_running_jobs_end_after_a_signal(program: Program, loop: str, number: in
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert f"worker ready, queues: {program.queue}" in text
-    assert "waiting up to 30 s for running jobs (1)" in text
+    assert re.search(rf"waiting up to 30 s for running jobs \(1\): {program.queue}-0-0 for \d s\n", text)
     assert text.splitlines()[-1].endswith("worker ended")
     assert "Traceback" not in text
 
@@ -226,6 +236,39 @@ def test_a_thread_does_not_hold_up_the_end(program: Program, broker: RunningBrok
         assert worker.stderr is not None
         text = worker.stderr.read()
     assert "the worker ends without the threads that continue (1)" in text
+
+
+def test_only_a_running_worker_serves_metrics(program: Program, broker: RunningBroker) -> None:
+    """Processes of jobs, and programs that send, import the module too. The port is free again
+    when the worker has ended."""
+    broker.create_queue(f"{program.queue}-process")
+    port = free_port()
+    program.write(MODULE + METRICS.replace("PORT", str(port)))
+    program.send(0, f"{program.queue}-process")
+    with program.worker() as worker:
+        program.wait_for("in a process 1")
+        outcome = f'kbroker_worker_jobs_total{{outcome="succeeded",queue="{program.queue}-process"}} 1.0'
+        _wait(lambda: outcome in _read(port), lambda: _read(port))
+        sender = [sys.executable, "-c", "import jobs; jobs.task.send_blocking(0)"]
+        subprocess.run(sender, cwd=program.folder, env=program.environment(), check=True, timeout=30)
+        program.wait_for("in a process 1", "begin 1", "end 1")
+        with program.worker() as second:
+            assert second.wait(30) == 1
+            assert second.stderr is not None
+            assert second.stderr.read() == (
+                f"worker: metrics cannot be served on port {port}: Address already in use; "
+                "each worker of a host needs a port of its own\n"
+            )
+        worker.terminate()
+        assert worker.wait(10) == 0
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def _read(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read(), "utf-8")
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
@@ -341,11 +384,7 @@ def test_a_reloading_worker_ends_with_its_terminal(program: Program) -> None:
         (["./shop/jobs.py:queues"], "'./shop/jobs.py:queues' is not MODULE:APP, such as shop.jobs:queues", 2),
         (["jobs:app", "--queue", "mails"], "worker: no task has the queue mails", 1),
         (["jobs:app", "-b", "127.0.0.1:1"], "worker: cannot connect to 127.0.0.1:1", 1),
-        (
-            ["jobs:app", "-b", "127.0.0.1:port"],
-            "worker: '127.0.0.1:port' is not an address of a broker, such as 127.0.0.1:9092",
-            1,
-        ),
+        (["jobs:app", "-b", "amqp://guest@host//"], "'amqp://guest@host//' is not an address of a broker", 2),
         (["jobs:app", "--concurrency", "0"], "'0' is not a number of at least 1", 2),
         (["jobs:app", "--rel"], "unrecognized arguments: --rel", 2),
         (["jobs:app", "--drain=-1"], "'-1' is not a number of seconds", 2),

@@ -67,6 +67,8 @@ async def test_a_dataclass_is_built(broker: RunningBroker, queue: str) -> None:
         await task.send(parent)
         await task.send({**JSON.read(JSON.encode(ORDER)), "of a newer sender": 1})
         await task.send({"id": 7})
+        with pytest.raises(TypeError, match="task takes Order, or a dict of its fields, not str"):
+            await task.send("order 7")
         await task.send({**JSON.read(JSON.encode(ORDER)), "amount": "-1"})
         outcomes = await worker.drain()
     assert seen == [parent, ORDER]
@@ -145,7 +147,7 @@ async def test_serializers(
 
 
 def test_what_cannot_be_sent() -> None:
-    with pytest.raises(TypeError, match="a set has no form in JSON"):
+    with pytest.raises(TypeError, match=r"^set has no form in JSON"):
         JSON.encode({1, 2})
     with pytest.raises(TypeError, match="bytes, not str"):
         RAW.encode("text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import struct
@@ -18,6 +19,16 @@ from kbroker_client.worker import processes
 from kbroker_client.worker.testing import Outcome
 
 pytestmark = pytest.mark.anyio
+BREAKS = """
+import os
+from kbroker_client.worker import App
+if "BREAK" in os.environ:
+    raise OSError("something of the worker's only")
+app = App()
+
+@app.task(queue="breaks-in-process", mode="process", retries=0)
+def task(payload: object) -> None: ...
+"""
 
 
 @pytest.fixture
@@ -122,6 +133,25 @@ async def test_a_fork_that_returns_from_the_job_does_not_count(broker: RunningBr
         await in_process.send(Work("return twice"))
         outcomes = await worker.drain()
     assert [each.reason.message for each in outcomes if each.reason] == ["from the parent"]
+
+
+async def test_a_process_that_cannot_import_its_task(
+    broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names no line of this package or of the loop's."""
+    (tmp_path / "breaks_in_process.py").write_text(BREAKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "breaks_in_process", raising=False)
+    module = importlib.import_module("breaks_in_process")
+    monkeypatch.setenv("BREAK", "1")
+    broker.create_queue("breaks-in-process", QUICK)
+    async with module.app.testing(broker.bootstrap) as worker:
+        await module.task.send(1)
+        (outcome,) = await worker.drain()
+    ended = "the process of the job ended with exit code 1 before the job began"
+    message = f"{ended}; the worker's output has its error"
+    assert outcome.reason.message == message
+    assert f"ProcessDied: {message}; rejected" in caplog.text
 
 
 def _short(each: Outcome) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from clients.python.tests.worker.queues import QUICK, NewQueue, until
 from kbroker.client.admin import delete_topic
+from kbroker.client.group_admin import describe_share_groups
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import ErrorCode, KafkaError, NotAuthenticated
 from kbroker_client.errors import IllegalState
@@ -60,6 +62,24 @@ async def test_two_groups_over_one_topic(broker: RunningBroker, new_queue: NewQu
         with pytest.raises(IllegalState, match="connected already"):
             await app.__aenter__()
     assert sorted(seen) == [("check", 1), ("ship", 1)]
+
+
+async def test_a_test_may_work_on_one_queue_of_several(broker: RunningBroker, queue: str) -> None:
+    """The others need not exist."""
+    app, seen = App(), []
+
+    @app.task(queue=queue)
+    async def task(payload: int) -> None:
+        seen.append(payload)
+
+    @app.task(queue="not-there")
+    async def other(payload: int) -> None: ...
+
+    async with app.testing(broker.bootstrap, queues=[queue]) as worker:
+        await task.send(1)
+        assert [each.outcome for each in await worker.drain()] == ["succeeded"]
+    with pytest.raises(StartRefused, match="no task has the queue mails"):
+        await app.testing(broker.bootstrap, queues=["mails"]).__aenter__()
 
 
 async def test_a_job_that_blocks_the_loop_is_reported(
@@ -148,6 +168,27 @@ async def test_a_queue_that_is_deleted(
         assert time.process_time() - before_s < 0.4 * (anyio.current_time() - started)
     assert worker.statistics()[queue].succeeded == 0
     assert caplog.text.count(f"any more; the worker waits until it does: kbroker queues create {queue} ") == 1
+
+
+async def test_brokers_can_tell_workers_apart(broker: RunningBroker, queue: str) -> None:
+    named, app = App(client_id="mailer"), App()
+    assert named.client_id == "mailer"
+
+    @app.task(queue=queue)
+    async def task(payload: object) -> None: ...
+
+    def members() -> list[str]:
+        with broker.connect() as connection:
+            (group,) = describe_share_groups(connection, [queue])
+        return [] if isinstance(group, KafkaError) else [each.client_id for each in group.members]
+
+    async with app.testing(broker.bootstrap):
+        found: list[str] = []
+        with anyio.fail_after(30):
+            while not found:
+                found = await anyio.to_thread.run_sync(members)
+                await anyio.sleep(0.02)
+    assert found == [f"kbroker-worker-{socket.gethostname()}-{os.getpid()}"]
 
 
 async def test_importing_workers_loads_no_broker_and_nothing_optional() -> None:

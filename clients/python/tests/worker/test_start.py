@@ -15,7 +15,7 @@ from clients.python.tests.worker.queues import NewQueue
 from kbroker.client.broker_process import free_port
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.errors import BrokerUnreachable, IllegalState, TimedOut
-from kbroker_client.worker import App, QueueMissing, SchedulingOff, StartRefused
+from kbroker_client.worker import App, Job, QueueMissing, SchedulingOff, StartRefused
 from kbroker_client.worker.service import Service
 
 if TYPE_CHECKING:
@@ -199,6 +199,12 @@ async def test_no_broker() -> None:
         await app.serve()
 
 
+@pytest.mark.parametrize("wrong", ["kafka://localhost:9092", "amqp://guest@localhost//", "localhost:x"])
+def test_what_is_no_address(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is not an address of a broker, such as"):
+        App(wrong)
+
+
 @dataclass
 class Bad:
     field: set[int]
@@ -217,6 +223,9 @@ def test_declarations() -> None:
     async def three(payload: object, job: object, more: object) -> None: ...
     async def unknown(payload: Path) -> None: ...
     async def badly_typed(payload: Bad) -> None: ...
+    async def turned(job: Job, payload: dict[str, str]) -> None: ...
+    async def two_texts(to: str, subject: str = "") -> None: ...
+    async def two_classes(one: Bad, other: Bad) -> None: ...
 
     refused(ValueError, "name of a queue", task, queue="")
     refused(ValueError, "concurrency", task, concurrency=0)
@@ -232,6 +241,9 @@ def test_declarations() -> None:
     refused(ValueError, "define it in a module", plain, mode="process")
     refused(TypeError, "must take the payload", nothing)
     refused(TypeError, "must take the payload", three)
+    refused(TypeError, "must take the payload first, and the job second", turned)
+    refused(TypeError, "`subject` cannot be a str; put several values into one", two_texts)
+    refused(TypeError, "`other` cannot be a Bad; put several values into one", two_classes)
     refused(TypeError, "outside of TYPE_CHECKING", unknown)
     refused(TypeError, r"Bad.field: set\[int\] is not a type", badly_typed)
     bare: Any = app.task

@@ -20,6 +20,7 @@ import pytest
 
 from clients.python.tests.worker.queues import QUICK
 from kbroker.testing.broker import RunningBroker, open_test_broker
+from kbroker_client.worker import Job
 from tests.cli.snippets import run_lines
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +130,8 @@ async def test_retries(page: Page) -> None:
             while not (first := await worker.drain(leave=1)):  # noqa: ASYNC110
                 await anyio.sleep(0.02)
         assert [each.outcome for each in first] == ["succeeded"]  # And its copy waits.
+        with pytest.raises(retries.Retry, match="the service is busy, attempt 2"):
+            await retries.invoice({"status": 503}, Job("invoices", attempt=2))
         retries.ask_the_service = _all_well
         assert await outcomes(worker) == [("succeeded", {"status": 429})]
 

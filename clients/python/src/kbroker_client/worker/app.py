@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, ParamSpec, Self, TypeVar
 
+from ..addresses import addresses
 from ..errors import IllegalState
 from ..security import PLAINTEXT, Security
 from .hooks import Around, Hook, Hooks, SendHeaders
@@ -43,9 +45,11 @@ DRAIN_S: Final = 30.0
 class App:
     """- `bootstrap`: addresses of brokers; by default those of the environment variable
     KBROKER_BOOTSTRAP, or 127.0.0.1:9092
-    - `client_id`: how brokers name this program in logs and quotas
+    - `client_id`: how brokers name this program in lists of workers, logs and quotas; by default it
+      has the name of the host and the process id, so that workers can be told apart
 
-    `async with app` connects, so that jobs can be sent. A worker does that itself.
+    `async with app` connects, so that jobs can be sent. A worker does that itself. Raises
+    ValueError for a text that is no address.
     """
 
     def __init__(
@@ -53,11 +57,12 @@ class App:
         bootstrap: str | Sequence[str] | None = None,
         *,
         security: Security = PLAINTEXT,
-        client_id: str = "kbroker-worker",
+        client_id: str | None = None,
     ) -> None:
         self.bootstrap: str | Sequence[str] = bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
+        addresses(self.bootstrap)
         self.security = security
-        self.client_id = client_id
+        self._client_id = client_id
         self.hooks = Hooks()
         self.tasks: dict[str, Task[..., Any]] = {}
         """By their queues."""
@@ -163,6 +168,11 @@ class App:
         sender, self._sender = self.sender, None
         await sender.__aexit__(kind, error, trace)
 
+    @property
+    def client_id(self) -> str:
+        """The process id is that of now: a program may fork after it has imported its app."""
+        return self._client_id or f"kbroker-worker-{socket.gethostname()}-{os.getpid()}"
+
     def new_sender(self) -> Sender:
         return Sender(self.bootstrap, self.client_id, self.security, self.hooks)
 
@@ -195,9 +205,14 @@ class App:
             await Service(self, queues=queues, drain=drain).run()
 
     def testing(
-        self, bootstrap: str | Sequence[str], *, security: Security = PLAINTEXT
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        security: Security = PLAINTEXT,
+        queues: Iterable[str] = (),
     ) -> AbstractAsyncContextManager[TestWorker]:
-        """A worker for tests, at another broker: see TestWorker."""
+        """A worker for tests, at another broker: see TestWorker. `queues`: those to work on; all
+        of the app if empty."""
         from .testing import testing
 
-        return testing(self, bootstrap, security)
+        return testing(self, bootstrap, security, queues)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
+from ..addresses import addresses
 from ..security import Security
 from .app import DRAIN_S, App
 from .service import run
@@ -79,7 +80,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--loop", choices=("asyncio", "trio"), default="asyncio", help="default: asyncio")
     add("--drain", type=_seconds, default=DRAIN_S, metavar="SECONDS",
         help=f"how long running jobs may continue after the first signal; default: {DRAIN_S:g}")  # fmt: skip
-    add("--bootstrap-server", "-b", dest="bootstrap", metavar="HOST:PORT", help="default: the app's own")
+    add("--bootstrap-server", "-b", dest="bootstrap", type=_bootstrap, metavar="HOST:PORT",
+        help="default: the app's own")  # fmt: skip
     add("--reload", action="store_true", help="start again when a .py file below this directory changes")
     add("--log-level", choices=_LEVELS, default="info", help="default: info")
     return parser
@@ -89,6 +91,14 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
+
+
+def _bootstrap(text: str) -> str:
+    try:
+        addresses(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -27,6 +27,9 @@ Around: TypeAlias = Callable[[Job], AbstractContextManager[Any]]
 """Makes the context manager in which a job runs; it sees the job's exception."""
 SendHeaders: TypeAlias = Callable[[], Iterable[tuple[str, bytes]]]
 """Headers for a job that is being sent."""
+WhileRunning: TypeAlias = Callable[[], AbstractContextManager[Any]]
+"""Makes a context manager that is open while a worker runs. Entering may raise ClientError: then
+the worker does not start."""
 
 NAMES: Final = ("on_start", "on_success", "on_retry", "on_reject", "on_lock_lost")
 
@@ -36,6 +39,7 @@ class Hooks:
         self._hooks: dict[str, list[Hook]] = {name: [] for name in NAMES}
         self.around: list[Around] = []
         self.send_headers: list[SendHeaders] = []
+        self.while_running: list[WhileRunning] = []
 
     def add(self, name: str, hook: Hook) -> None:
         self._hooks[name].append(hook)

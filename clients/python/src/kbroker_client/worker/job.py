@@ -20,22 +20,24 @@ class Job:
     - `attempt`: 1 for the first delivery
     - `sent_ms`: when it was sent, since the epoch
     - `value`: the bytes that the payload was read from
+
+    The defaults are for tests that call a task as a function: `await task(payload, Job("emails"))`.
     """
 
     queue: str
-    topic: str
-    partition: int
-    offset: int
-    attempt: int
-    sent_ms: int
-    key: bytes | None
-    value: bytes | None = field(repr=False)
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    attempt: int = 1
+    sent_ms: int = 0
+    key: bytes | None = None
+    value: bytes | None = field(default=None, repr=False)
     headers: Headers = ()
 
     @property
     def id(self) -> str:
         """The same at each delivery. A job that is sent twice has two ids."""
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        return f"{self.topic or self.queue}-{self.partition}-{self.offset}"
 
     def header(self, name: str) -> bytes | None:
         """The value of the last header of this name."""

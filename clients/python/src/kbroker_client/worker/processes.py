@@ -102,6 +102,9 @@ class _Running:
         started = cls(process)
         try:
             await started.call(hello)
+        except ProcessDied as error:
+            await started.kill()
+            raise ProcessDied(f"{error} before the job began; the worker's output has its error") from None
         except BaseException:
             await started.kill()
             raise

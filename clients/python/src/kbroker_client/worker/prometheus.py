@@ -11,12 +11,12 @@ kbroker_worker_running_jobs{queue}         jobs that run now
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ..errors import ClientError
 from .job import Job, JobEvent
-from .processes import is_of_jobs
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,9 +39,9 @@ def install(
     registry: CollectorRegistry | None = None,
     buckets: Sequence[float] = _BUCKETS,
 ) -> None:
-    """Count the jobs of this process. `port`: also serve them there, at /metrics, on all
-    addresses; the processes of jobs, which import the same module, do not. Raises ImportError
-    without prometheus-client."""
+    """Count the jobs of this process. `port`: also serve them there, at /metrics, on all addresses,
+    while a worker runs; a sender or a job's process that imports the app serves nothing. Raises
+    ImportError without prometheus-client."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -75,5 +75,25 @@ def install(
         return stack
 
     app.around(around)
-    if port is not None and not is_of_jobs():
-        prometheus_client.start_http_server(port, registry=registry)
+    if port is not None:
+        app.hooks.while_running.append(lambda: _served(port, registry))
+
+
+@contextmanager
+def _served(port: int, registry: CollectorRegistry) -> Iterator[None]:
+    """Raises ClientError if the port cannot be had."""
+    import prometheus_client
+
+    try:
+        server, thread = prometheus_client.start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ClientError(
+            f"metrics cannot be served on port {port}: {error.strerror}; "
+            "each worker of a host needs a port of its own"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

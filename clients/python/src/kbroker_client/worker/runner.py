@@ -50,6 +50,8 @@ _IDLE_S: Final = 0.5
 _LAST_S: Final = 5.0
 """For jobs that were cancelled, and their acknowledgements."""
 _LOGGED_CHARACTERS: Final = 200
+_MOST_NAMES: Final = 10
+"""Jobs that a line of the log names."""
 _ERRORS: Final = 3
 """Of polls in a row, after which the worker ends."""
 _ERRORS_S: Final = 60.0
@@ -206,22 +208,28 @@ class Runner:
         else:
             await self._nudge.wait()
 
+    def _names_of_active(self) -> str:
+        """Those that have run for longest."""
+        names = [
+            f"{job.job.id} for {job.seconds:.0f} s"
+            for job in sorted(self._active, key=lambda job: job.began_s)
+        ]
+        return ", ".join(names[:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES))
+
     async def _drain(self) -> None:
         self._is_stopping = True
         self._consumer.stop_fetching()
         if self._active:
             logger.info(
-                "queue %s: waiting up to %g s for running jobs (%d)",
-                self.queue,
-                self._drain_s,
-                len(self._active),
-            )
+                "queue %s: waiting up to %g s for running jobs (%d): %s",
+                self.queue, self._drain_s, len(self._active), self._names_of_active(),
+            )  # fmt: skip
         with anyio.move_on_after(self._drain_s):
             await self._finish()
         if self._active:
             logger.warning(
-                "queue %s: running jobs (%d) have not ended within %g s: they are cancelled and released",
-                self.queue, len(self._active), self._drain_s,
+                "queue %s: running jobs (%d) have not ended within %g s: they are cancelled and released: %s",
+                self.queue, len(self._active), self._drain_s, self._names_of_active(),
             )  # fmt: skip
             for job in list(self._active):
                 job.end(Ended.STOPPED)

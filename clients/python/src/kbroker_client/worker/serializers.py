@@ -41,7 +41,9 @@ def _plain(value: object) -> object:
         return str(value)
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"a {type(value).__name__} has no form in JSON: send plain values, or give a serializer")
+    raise TypeError(
+        f"{type(value).__name__} has no form in JSON: send plain values, or give the task a serializer"
+    )
 
 
 def _to_json(payload: object) -> bytes:

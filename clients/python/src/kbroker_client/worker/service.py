@@ -7,14 +7,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
-from ..addresses import addresses
 from ..errors import ClientError, IllegalState, QueueMissing
 from . import forks
 from .processes import refusal_of
@@ -68,6 +68,10 @@ class Service:
         self.is_ready = False
         self._errors: list[Exception] = []
 
+    @property
+    def tasks(self) -> Sequence[Task[..., Any]]:
+        return self._tasks
+
     def statistics(self) -> Mapping[str, Statistics]:
         """By queue."""
         return {runner.queue: runner.statistics() for runner in self._runners}
@@ -83,10 +87,13 @@ class Service:
         return any(runner.is_busy for runner in self._runners)
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Until `stop`. Raises StartRefused, and what ended a queue's worker; the others are
-        drained before."""
+        """Until `stop`. Raises StartRefused, what an app's `while_running` raises, and what ended a
+        queue's worker; the others are drained before."""
         await self.start()
-        await self.run_started(handle_signals=handle_signals)
+        with ExitStack() as opened:
+            for make in self._app.hooks.while_running:
+                opened.enter_context(make())
+            await self.run_started(handle_signals=handle_signals)
 
     async def run_started(self, *, handle_signals: bool = False) -> None:
         """The same after `start`."""
@@ -241,10 +248,6 @@ def run(
         raise IllegalState(
             "a worker that handles signals needs the main thread: elsewhere use `await app.serve()`"
         )
-    try:
-        addresses(app.bootstrap)
-    except ValueError as error:
-        raise SystemExit(f"worker: {error}") from None
     service = None
     try:
         service = Service(app, queues=queues, concurrency=concurrency, drain=drain)

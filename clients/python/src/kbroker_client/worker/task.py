@@ -7,18 +7,18 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, get_origin
 
 from ..errors import IllegalState
 from ..producer import Sent
 from .job import Job
 from .policies import Unreadable
 from .sending import GivenHeaders, Sender, as_bytes, encoded, schedule
-from .serializers import Serializer
+from .serializers import JSON, Serializer
 from .threads import in_job_thread
 from .typed import Build, builder
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 TIMEOUT_S: Final = 3600.0
+_PAYLOADS: Final = (str, bytes, int, float, bool, dict, list)
 
 
 class RunIn(Enum):
@@ -119,6 +120,8 @@ class Task(Generic[P, R]):
         self.__wrapped__ = function
         parameters = _positional(function, self.name)
         self._takes_job = len(parameters) == 2
+        _check_places(function, parameters, self.name)
+        self._payload = _annotation(function, parameters[0])
         self._build = _build_of(function, parameters[0], self.name)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
@@ -205,6 +208,14 @@ class Task(Generic[P, R]):
 
         return asyncio.run(connect_and_send())
 
+    def _check(self, payload: object) -> None:
+        """Raises TypeError for what a worker would reject: a dataclass is read from an object of
+        JSON. Another class than the task's is allowed: it may be that of a newer program."""
+        is_object = isinstance(payload, dict) or is_dataclass(payload)
+        if self._build is not None and self.options.serializer is JSON and not is_object:
+            wanted, given = self._payload.__name__, type(payload).__name__
+            raise TypeError(f"{self.name} takes {wanted}, or a dict of its fields, not {given}")
+
     async def _send_over(
         self,
         sender: Sender,
@@ -214,6 +225,7 @@ class Task(Generic[P, R]):
         at: datetime | None,
         headers: GivenHeaders,
     ) -> Sent:
+        self._check(payload)
         scheduled = schedule(delay, at)
         return await sender.send(
             self.options.queue,
@@ -250,19 +262,45 @@ def _positional(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     return found
 
 
+def _check_places(function: Callable[..., Any], parameters: list[inspect.Parameter], name: str) -> None:
+    """Raises TypeError if the annotations show that a job's payload or its Job would come to the
+    wrong place."""
+    payload, *job = (_annotation(function, each) for each in parameters)
+    if payload is Job:
+        raise TypeError(f"the task {name} must take the payload first, and the job second")
+    for found in job:
+        kind = get_origin(found) or found
+        if kind in _PAYLOADS or (is_dataclass(kind) and kind is not Job):
+            raise TypeError(
+                f"the task {name} takes one payload, and a Job after it: `{parameters[1].name}` cannot be "
+                f"a {kind.__name__}; put several values into one dataclass or dict"
+            )
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Its text, if that has no value at run time."""
+    with suppress(NameError, AttributeError, TypeError):
+        return _evaluated(function, parameter.annotation)
+    return parameter.annotation
+
+
+def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
+    """Raises NameError and AttributeError."""
+    if not isinstance(annotation, str):
+        return annotation
+    written = inspect.unwrap(function)  # Decorators of other modules have other globals.
+    return eval(annotation, getattr(written, "__globals__", {}) | _enclosed(written))
+
+
 def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Build | None:
     """Raises TypeError."""
-    annotation = parameter.annotation
-    if isinstance(annotation, str):
-        written = inspect.unwrap(function)  # Decorators of other modules have other globals.
-        names = getattr(written, "__globals__", {}) | _enclosed(written)
-        try:
-            annotation = eval(annotation, names)
-        except (NameError, AttributeError) as error:
-            raise TypeError(
-                f"the annotation {annotation!r} of the payload of {name} has no value at run time "
-                f"({error}): import or define it outside of TYPE_CHECKING and of functions"
-            ) from None
+    try:
+        annotation = _evaluated(function, parameter.annotation)
+    except (NameError, AttributeError) as error:
+        raise TypeError(
+            f"the annotation {parameter.annotation!r} of the payload of {name} has no value at run time "
+            f"({error}): import or define it outside of TYPE_CHECKING and of functions"
+        ) from None
     return builder(annotation)
 
 

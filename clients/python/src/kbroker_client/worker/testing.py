@@ -12,7 +12,7 @@ async def test_the_invoice_is_sent(kbroker):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class TestWorker:
-    """Works on all queues of the app, from the start of the `async with` block to its end."""
+    """Works on the queues, from the start of the `async with` block to its end."""
 
     __test__ = False  # For pytest, which would collect it.
 
@@ -98,10 +98,10 @@ class TestWorker:
             return None
 
     async def unfinished(self) -> int | None:
-        """Jobs that are neither done nor given up, in all queues, also those that are delayed.
+        """Jobs that are neither done nor given up, in these queues, also those that are delayed.
         None: a group has not begun with one of its partitions. Raises BrokerUnreachable."""
         found = 0
-        for task in self._app.tasks.values():
+        for task in self._service.tasks:
             topic = self._app.sender.cluster.topic(task.options.topic)
             connection = self._connections.get(task.queue)
             if connection is None or connection.is_closed:
@@ -138,13 +138,15 @@ async def _rows(connection: Connection, group: str, topic: str) -> list[Any]:
 
 
 @asynccontextmanager
-async def testing(app: App, bootstrap: str | Sequence[str], security: Security) -> AsyncIterator[TestWorker]:
+async def testing(
+    app: App, bootstrap: str | Sequence[str], security: Security, queues: Iterable[str]
+) -> AsyncIterator[TestWorker]:
     before = app.bootstrap, app.security
     app.bootstrap, app.security = bootstrap, security
     background = Background()
     try:
         async with app:
-            service = Service(app, drain=_DRAIN_S, is_quick=True)
+            service = Service(app, queues=queues, drain=_DRAIN_S, is_quick=True)
             worker = TestWorker(app, service)
             hooks = worker.hooks()
             await service.start()
