@@ -20,9 +20,7 @@ TABLES = {
     "settings/broker_share_groups.py",
 }
 CODE = "\n".join(
-    path.read_text()
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if str(path.relative_to(PACKAGE)) not in TABLES
+    path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if str(path.relative_to(PACKAGE)) not in TABLES
 )
 CONSTANTS = {
     setting: constant

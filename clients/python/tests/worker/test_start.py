@@ -257,3 +257,14 @@ def test_declarations() -> None:
         Service(app, queues="jobs", drain=1)
     with pytest.raises(StartRefused, match="no task has the queue mails; the app's queues are jobs"):
         Service(app, queues=["mails"], drain=1)
+
+
+def test_names_of_other_libraries_lead_to_send() -> None:
+    @App("127.0.0.1:1").task(queue="any")
+    async def task(payload: object) -> None:
+        pass
+
+    for name in ("delay", "apply_async"):
+        with pytest.raises(AttributeError, match=r"`await task\.send\(payload\)` sends a job"):
+            getattr(task, name)
+    assert not hasattr(task, "sned")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 TIMEOUT_S: Final = 3600.0
+_SENDERS_ELSEWHERE: Final = frozenset({"apply_async", "delay", "enqueue", "enqueue_job", "send_with_options"})
+"""Names in Celery, RQ, arq and dramatiq."""
 _PAYLOADS: Final = (str, bytes, int, float, bool, dict, list)
 
 
@@ -123,6 +125,12 @@ class Task(Generic[P, R]):
         _check_places(function, parameters, self.name)
         self._payload = _annotation(function, parameters[0])
         self._build = _build_of(function, parameters[0], self.name)
+
+    if not TYPE_CHECKING:  # mypy would take every name for an attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ": `await task.send(payload)` sends a job" if name in _SENDERS_ELSEWHERE else ""
+            raise AttributeError(f"a task has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         return self.function(*arguments, **named)
