@@ -91,7 +91,10 @@ def test_a_worker_in_ten_lines(tmp_path: Path) -> None:
         arguments = work.partition("#")[0].split()[1:]
         worker = subprocess.Popen([sys.executable, "-m", "kbroker", *arguments], cwd=tmp_path)
         try:
-            until("job 13 is given up", lambda: "nobody wants job 13" in run_lines([show], broker.bootstrap))
+            until(
+                "job 13 is given up",
+                lambda: "nobody wants job 13" in run_lines([show], broker.bootstrap) or None,
+            )
         finally:
             worker.terminate()
             assert worker.wait(30) == 0

@@ -329,6 +329,9 @@ class World:
 
     def check_each_once(self, topic: str, jobs: Iterable[int]) -> None:
         """Each of the jobs was delivered once and done once, and no other job was delivered."""
+        self.until(
+            "the workers have their answers", lambda: all(each.kind for each in self.deliveries(topic))
+        )
         found, wanted = self.by_job(topic), set(jobs)
         missing = sorted(wanted - found.keys())
         assert not missing, f"{len(missing)} jobs were not delivered: {missing[:5]}"

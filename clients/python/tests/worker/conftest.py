@@ -4,6 +4,7 @@ for all, in queues of its own."""
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -12,6 +13,15 @@ from clients.python.tests.worker.queues import QUICK, NewQueue
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
 _NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals() -> None:
+    """Programs that the tests start get SIGINT and SIGHUP, also if these tests are ignoring them:
+    after nohup, or in the background of a script."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
