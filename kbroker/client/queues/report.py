@@ -6,7 +6,7 @@ which of them workers hold; without its document those fields are None.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -144,7 +144,8 @@ def _next_due_ms(in_flight: Document | None, partitions: Iterable[Document]) -> 
 
 def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Worker]:
     """The workers with the jobs that they hold, and former members that still hold some."""
-    found: dict[str, Worker] = {each.member_id: each._replace(jobs=0, held=()) for each in workers}
+    found: dict[str, Worker] = {each.member_id: each._replace(jobs=0) for each in workers}
+    held: dict[str, list[Held]] = defaultdict(list)
     for number, each in (
         (partition["partition"], found)
         for partition in partitions
@@ -153,24 +154,18 @@ def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Wo
     ):
         member_id = each["member_id"]
         stranger = Worker(
-            member_id, each.get("client_id") or "", each.get("client_host") or "", False, 0, None, ()
+            member_id, each.get("client_id") or "", each.get("client_host") or "", False, 0, None, None
         )
         worker = found.get(member_id, stranger)
         left_ms = min(
             (left for left in (worker.left_ms, each["lock_ms_left"]) if left is not None), default=None
         )
-        found[member_id] = worker._replace(
-            jobs=(worker.jobs or 0) + _size(each),
-            left_ms=left_ms,
-            held=(*(worker.held or ()), Held(number, each["first_offset"], each["last_offset"])),
-        )
-    return [
-        each if each.held is None else each._replace(held=tuple(_joined(each.held)))
-        for each in found.values()
-    ]
+        held[member_id].append(Held(number, each["first_offset"], each["last_offset"]))
+        found[member_id] = worker._replace(jobs=(worker.jobs or 0) + _size(each), left_ms=left_ms)
+    return [each._replace(held=_joined(held[member_id])) for member_id, each in found.items()]
 
 
-def _joined(ranges: Iterable[Held]) -> list[Held]:
+def _joined(ranges: Iterable[Held]) -> tuple[Held, ...]:
     """In order; ranges that follow one another are one."""
     joined: list[Held] = []
     for each in sorted(ranges):
@@ -179,7 +174,7 @@ def _joined(ranges: Iterable[Held]) -> list[Held]:
             joined[-1] = before._replace(last_offset=each.last_offset)
         else:
             joined.append(each)
-    return joined
+    return tuple(joined)
 
 
 def _oldest_ms(
