@@ -20,7 +20,7 @@ from .policies import Unreadable
 from .sending import GivenHeaders, Sender, as_bytes, encoded, schedule
 from .serializers import JSON, Serializer
 from .threads import in_job_thread
-from .typed import Build, builder
+from .typed import builder
 
 if TYPE_CHECKING:
     from .app import App
@@ -120,11 +120,12 @@ class Task(Generic[P, R]):
         self.name: str = getattr(function, "__qualname__", type(function).__name__)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
-        parameters = _positional(function, self.name)
-        self._takes_job = len(parameters) == 2
-        _check_places(function, parameters, self.name)
-        self._payload = _annotation(function, parameters[0])
-        self._build = _build_of(function, parameters[0], self.name)
+        payload, *job = _positional(function, self.name)
+        self._takes_job = bool(job)
+        self._payload = _payload_annotation(function, payload, self.name)
+        for parameter in job:
+            _check_job(function, parameter, self.name)
+        self._build = builder(self._payload)
 
     if not TYPE_CHECKING:  # mypy would take every name for an attribute.
 
@@ -270,37 +271,7 @@ def _positional(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     return found
 
 
-def _check_places(function: Callable[..., Any], parameters: list[inspect.Parameter], name: str) -> None:
-    """Raises TypeError if the annotations show that a job's payload or its Job would come to the
-    wrong place."""
-    payload, *job = (_annotation(function, each) for each in parameters)
-    if payload is Job:
-        raise TypeError(f"the task {name} must take the payload first, and the job second")
-    for found in job:
-        kind = get_origin(found) or found
-        if kind in _PAYLOADS or (is_dataclass(kind) and kind is not Job):
-            raise TypeError(
-                f"the task {name} takes one payload, and a Job after it: `{parameters[1].name}` cannot be "
-                f"a {kind.__name__}; put several values into one dataclass or dict"
-            )
-
-
-def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Its text, if that has no value at run time."""
-    with suppress(NameError, AttributeError, TypeError):
-        return _evaluated(function, parameter.annotation)
-    return parameter.annotation
-
-
-def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
-    """Raises NameError and AttributeError."""
-    if not isinstance(annotation, str):
-        return annotation
-    written = inspect.unwrap(function)  # Decorators of other modules have other globals.
-    return eval(annotation, getattr(written, "__globals__", {}) | _enclosed(written))
-
-
-def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Build | None:
+def _payload_annotation(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> Any:
     """Raises TypeError."""
     try:
         annotation = _evaluated(function, parameter.annotation)
@@ -309,7 +280,31 @@ def _build_of(function: Callable[..., Any], parameter: inspect.Parameter, name: 
             f"the annotation {parameter.annotation!r} of the payload of {name} has no value at run time "
             f"({error}): import or define it outside of TYPE_CHECKING and of functions"
         ) from None
-    return builder(annotation)
+    if annotation is Job:
+        raise TypeError(f"the task {name} must take the payload first, and the job second")
+    return annotation
+
+
+def _check_job(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> None:
+    """Raises TypeError if the annotation shows that this is no Job."""
+    try:
+        annotation = _evaluated(function, parameter.annotation)
+    except (NameError, AttributeError, TypeError):
+        return  # It has no value at run time, as with TYPE_CHECKING.
+    kind = get_origin(annotation) or annotation
+    if kind in _PAYLOADS or (is_dataclass(kind) and kind is not Job):
+        raise TypeError(
+            f"the task {name} takes one payload, and a Job after it: `{parameter.name}` cannot be "
+            f"a {kind.__name__}; put several values into one dataclass or dict"
+        )
+
+
+def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
+    """Raises NameError and AttributeError."""
+    if not isinstance(annotation, str):
+        return annotation
+    written = inspect.unwrap(function)  # Decorators of other modules have other globals.
+    return eval(annotation, getattr(written, "__globals__", {}) | _enclosed(written))
 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
