@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from kbroker.testing.broker import RunningBroker, free_port, open_test_broker
 from tests.client.certificates import make_certificates
 from tests.clients.secured_clients import PATIENCE_S, RECORDS, aiokafka, confluent, kafka_python
-from tests.security.tokens import AUDIENCE, ISSUER
+from tests.security.tokens import token_settings
 from tests.server.issuer import CLIENT_ID, CLIENT_SECRET, Issuer, open_issuer
 
 # kafka-python on Python 3.11 and 3.12
@@ -35,10 +35,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         patch.setenv("SSL_CERT_FILE", str(files.ca))
         config = {
             "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}",
-            "sasl.enabled.mechanisms": "OAUTHBEARER",
-            "sasl.oauthbearer.jwks.endpoint.url": issuer.url("keys"),
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
-            "sasl.oauthbearer.expected.issuer": ISSUER,
+            **token_settings(issuer.url("keys")),
         }
         with open_test_broker(config=config, port=plain, extra_args=["--log-level", "debug"]) as broker:
             yield Secured(broker, f"127.0.0.1:{sasl}", issuer, files.ca)

@@ -16,6 +16,16 @@ NOW_S = 1_800_000_000.0
 AUDIENCE, ISSUER = "kbroker", "https://issuer.example.com"
 
 
+def token_settings(keys_url: str) -> dict[str, str]:
+    """Of a broker that takes the tokens of this issuer."""
+    return {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys_url,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+
+
 @cache
 def rsa(kid: str) -> RSAKey:
     return RSAKey.generate_key(2048, {"kid": kid}, private=True)

@@ -11,7 +11,7 @@ from clients.python.tests.targets import Target
 from kbroker.testing.broker import free_port, open_test_broker
 from kbroker_client import BrokerUnreachable, Producer, Security, ShareConsumer
 from tests.client.certificates import make_certificates
-from tests.security.tokens import AUDIENCE, ISSUER
+from tests.security.tokens import token_settings
 from tests.server.issuer import open_issuer
 
 pytestmark = pytest.mark.anyio
@@ -28,10 +28,7 @@ async def test_a_token_that_cannot_be_fetched_for_a_while(
         issuer.lifetime_s = 2
         config = {
             "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}",
-            "sasl.enabled.mechanisms": "OAUTHBEARER",
-            "sasl.oauthbearer.jwks.endpoint.url": issuer.url("keys"),
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
-            "sasl.oauthbearer.expected.issuer": ISSUER,
+            **token_settings(issuer.url("keys")),
         }
 
         async def fetch() -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 import threading
+from typing import Any
 
 import anyio
 import pytest
@@ -14,8 +15,20 @@ from clients.python.tests.worker.queues import NewQueue, until
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.errors import IllegalState
 from kbroker_client.worker import App, Job, Reject
+from kbroker_client.worker.task import Task
 
 pytestmark = pytest.mark.anyio
+
+
+def noting(app: App, queue: str) -> tuple[Task[Any, Any], list[int]]:
+    """A task that notes its payloads, and what it has noted."""
+    seen: list[int] = []
+
+    @app.task(queue=queue)
+    async def second(payload: int) -> None:
+        seen.append(payload)
+
+    return second, seen
 
 
 def is_asyncio() -> bool:
@@ -46,15 +59,12 @@ async def test_outcomes_in_threads(broker: RunningBroker, queue: str) -> None:
 
 
 async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
-    app, seen = App(), []
+    app = App()
+    second, seen = noting(app, new_queue())
 
     @app.task(queue=new_queue())
     def first(payload: int) -> None:
         second.send_blocking(payload + 1)
-
-    @app.task(queue=new_queue())
-    async def second(payload: int) -> None:
-        seen.append(payload)
 
     async with app.testing(broker.bootstrap) as worker:
         await first.send(1)
@@ -63,16 +73,13 @@ async def test_a_job_in_a_thread_sends_jobs(broker: RunningBroker, new_queue: Ne
 
 
 async def test_a_thread_sends_after_its_timeout(broker: RunningBroker, new_queue: NewQueue) -> None:
-    app, seen, is_late = App(), [], threading.Event()
+    app, is_late = App(), threading.Event()
+    second, seen = noting(app, new_queue())
 
     @app.task(queue=new_queue(), retries=0, timeout=0.2)
     def first(payload: int) -> None:
         assert is_late.wait(20)
         second.send_blocking(payload)
-
-    @app.task(queue=new_queue())
-    async def second(payload: int) -> None:
-        seen.append(payload)
 
     async with app.testing(broker.bootstrap) as worker:
         await first.send(1)
@@ -83,7 +90,8 @@ async def test_a_thread_sends_after_its_timeout(broker: RunningBroker, new_queue
 
 async def test_a_thread_of_an_async_job_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
     """Also one that has a copy of the job's context."""
-    app, seen = App(), []
+    app = App()
+    second, seen = noting(app, new_queue())
 
     @app.task(queue=new_queue(), retries=0)
     async def first(payload: int) -> None:
@@ -93,10 +101,6 @@ async def test_a_thread_of_an_async_job_sends_jobs(broker: RunningBroker, new_qu
         with pytest.raises(IllegalState, match="would block the event loop"):
             second.send_blocking(payload)
 
-    @app.task(queue=new_queue())
-    async def second(payload: int) -> None:
-        seen.append(payload)
-
     async with app.testing(broker.bootstrap) as worker:
         await first.send(1)
         await worker.drain()
@@ -104,7 +108,8 @@ async def test_a_thread_of_an_async_job_sends_jobs(broker: RunningBroker, new_qu
 
 
 async def test_a_process_that_a_job_forks_sends_jobs(broker: RunningBroker, new_queue: NewQueue) -> None:
-    app, seen = App(), []
+    app = App()
+    second, seen = noting(app, new_queue())
 
     @app.task(queue=new_queue(), retries=0)
     def first(payload: int) -> None:
@@ -117,10 +122,6 @@ async def test_a_process_that_a_job_forks_sends_jobs(broker: RunningBroker, new_
             process.kill()
             process.join()
 
-    @app.task(queue=new_queue())
-    async def second(payload: int) -> None:
-        seen.append(payload)
-
     async with app.testing(broker.bootstrap) as worker:
         await first.send(1)
         await worker.drain()
@@ -128,7 +129,8 @@ async def test_a_process_that_a_job_forks_sends_jobs(broker: RunningBroker, new_
 
 
 async def test_a_job_in_a_thread_with_a_loop_of_its_own(broker: RunningBroker, new_queue: NewQueue) -> None:
-    app, seen = App(), []
+    app = App()
+    second, seen = noting(app, new_queue())
 
     @app.task(queue=new_queue())
     def first(payload: int) -> None:
@@ -138,10 +140,6 @@ async def test_a_job_in_a_thread_with_a_loop_of_its_own(broker: RunningBroker, n
             second.send_blocking(payload)
 
         anyio.run(send)
-
-    @app.task(queue=new_queue())
-    async def second(payload: int) -> None:
-        seen.append(payload)
 
     async with app.testing(broker.bootstrap) as worker:
         await first.send(1)
