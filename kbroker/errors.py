@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-__all__ = ["ErrorCode", "KafkaError", "NoSpace", "OperatorError", "StoreFailed"]
+__all__ = ["ErrorCode", "KafkaError", "NoFiles", "NoSpace", "OperatorError", "StoreFailed"]
 
 
 class KafkaError(Exception):
@@ -33,7 +33,19 @@ class StoreFailed(Exception):
 
 class NoSpace(Exception):
     """The disk is full. Nothing of the refused call was kept; reads continue, and writes succeed
-    again once there is space."""
+    again once there is space.
+
+    `shortage` and `remedy` are for lines that a person reads."""
+
+    shortage = "no space on the disk"
+    remedy = "make room"
+
+
+class NoFiles(NoSpace):
+    """The same for lack of open files instead of disk space: every caller handles both alike."""
+
+    shortage = "no more open files"
+    remedy = "raise the limit of open files (ulimit -n)"
 
 
 class OperatorError(Exception):

@@ -198,6 +198,7 @@ class Broker:
             store.sync,
             in_thread=store.write_in_thread,
             beside_sync=store.write_beside_sync,
+            waits=store.write_waits if isinstance(store, LogStore) else None,
             durability=self.options.durability,
             sync_interval_s=self.config["kbroker.sync.interval.ms"] / 1000,
         )

@@ -1,8 +1,9 @@
 """Which connections a server accepts: bounds on all of them, and on those of one address.
 
 Connections take open files, which the storage engine needs too. An engine that cannot open a file
-takes no more writes until a restart. So connections get at most half of the files that the process
-may have open, whatever max.connections says: otherwise strangers could stop the broker.
+refuses writes, and some engines take no more until a restart. So connections get at most half of
+the files that the process may have open, whatever max.connections says: otherwise strangers could
+stop the broker.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ from typing import TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+REFUSALS = NO_SPACE | NO_FILES
+"""Of an operation that failed only for lack of something: it may be repeated later."""
 MAX_BUFFERS = 1024
 """IOV_MAX of Linux and macOS: the most buffers that one pwritev accepts."""
 

@@ -13,7 +13,7 @@ The guarantees:
     write() returned    the data survives kill -9 of the process
     sync()  returned    everything written before the call began survives a power cut
     NoSpace             nothing of that write() call was kept, and no reader will ever see a part of
-                        it; the store stays usable
+                        it; the store stays usable. NoFiles, its subclass, is for lack of open files
     StoreFailed         the state of the disk is unknown; every later write() and sync() raises
                         StoreFailed as well
 
@@ -265,6 +265,11 @@ class LogStore(LogReader):
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         """Append batches of any number of logs, those of one log in rising offset order. See the
         head of this file."""
+
+    def write_waits(self, batches: Sequence[StampedBatch]) -> bool:
+        """Whether write() of these would wait for the disk or for a sync. The broker asks before
+        each write() on its loop, and makes such a one in its commit thread. Must be quick."""
+        return False
 
     @abstractmethod
     def sync(self) -> None: ...

@@ -34,3 +34,10 @@ class TestSegmentWithFewHandles(LogStoreContract):
 
     factory = segment_store.LOG_STORE
     options = {"max_maps": "1", "max_open_files": "1", "sync": "fdatasync"}  # noqa: RUF012 - a ClassVar of the base
+
+
+class TestSegmentWithTwoFiles(LogStoreContract):
+    """A write to three logs closes files, and syncs them before that."""
+
+    factory = segment_store.LOG_STORE
+    options = {"max_open_files": "2"}  # noqa: RUF012 - a ClassVar of the base

@@ -7,6 +7,7 @@ delegates the rest.
     loses-offsets       state stores: every third offset that a consumer group commits is not
                         written
     notes-early         segment only: checkpoints contain batches that no sync() has covered yet
+    skips-slices        segment only: a write to more logs than files closes them unsynced
     moves-early         segment's state only: entries gathered for LMDB are moved there before the
                         log is synced
     moves-no-removals   segment's state only: removals do not wait for their move
@@ -101,6 +102,12 @@ class NotesEarly(Broken):
             dirty = self._store._unsynced.dirty
             self._store._checkpoints.synced([(segment, len(segment.index)) for segment in dirty])
             self._store._checkpoints.write_due(len(self._store._unsynced.dirty))
+
+
+class SkipsSlices(Broken):
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        store._unsynced.sync_slice = lambda *_: None
 
 
 class MovesEarly(Broken):
@@ -202,6 +209,7 @@ BROKEN: dict[str, type[Broken]] = {
     "answers-early": AnswersEarly,
     "loses-offsets": LosesOffsets,
     "notes-early": NotesEarly,
+    "skips-slices": SkipsSlices,
     "moves-early": MovesEarly,
     "moves-no-removals": MovesNoRemovals,
     "believes-purged": BelievesPurged,

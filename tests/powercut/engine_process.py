@@ -6,7 +6,7 @@ opens the remaining state and judges.
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line;
                                                        answers on stdout
 
-KIND is "log", "replaced" (a log too) or "state". ENGINE may have options, as in
+KIND is "log", "many" (many logs), "replaced" (a log too) or "state". ENGINE may have options, as in
 segment?sync=fdatasync&checkpoint_bytes=0. The judge is a separate process since a corrupt store may
 crash it (SIGBUS). The worker is killed at its end, so that no clean close helps the engine.
 """
@@ -19,6 +19,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -31,6 +32,7 @@ from tests.powercut.replaced_script import check_replaced, replaced_script, work
 
 SCRIPTS: Mapping[str, Callable[[int, int], Sequence[Any]]] = {
     "log": script.log_script,
+    "many": partial(script.log_script, least=20, most=24),
     "replaced": replaced_script,
     "state": script.state_script,
 }
@@ -82,8 +84,8 @@ def judge(
         if kind == "replaced":
             check_replaced(store, replaced_script(seed, steps), marks, replaced)
             script.go_on_with_logs(store)
-        elif kind == "log":
-            script.check_logs(store, script.log_script(seed, steps), marks)
+        elif kind in ("log", "many"):
+            script.check_logs(store, SCRIPTS[kind](seed, steps), marks)
             script.go_on_with_logs(store)
         else:
             script.check_state(store, script.state_script(seed, steps), marks)

@@ -106,8 +106,8 @@ class Logs:
 
 
 @cache
-def log_script(seed: int, steps: int) -> list[Step]:
-    """Starts with two logs; keeps at least one of them."""
+def log_script(seed: int, steps: int, least: int = 2, most: int = 5) -> list[Step]:
+    """Starts with `least` logs, and keeps nearly as many; has at most `most` of them."""
     chooser, logs, made = random.Random(seed), Logs(), 0
     script: list[Step] = []
 
@@ -118,7 +118,7 @@ def log_script(seed: int, steps: int) -> list[Step]:
     while len(script) < steps:
         alive = sorted(logs.logs)
         roll = chooser.random()
-        if len(alive) < 2 or (roll < 0.03 and len(alive) < 5):
+        if len(alive) < least or (roll < 0.03 and len(alive) < most):
             add(Step("create", made))
             made += 1
             continue

@@ -22,9 +22,13 @@ Each entry is notified twice: `on_written` (the data survives kill -9) and `on_d
 or with durability `os` written). Both run on the loop in the order of submission, so visibility
 moves in offset order.
 
-A full disk refuses the group and everything queued behind it: a writer that has stamped offsets on
-top of a refused entry is refused as well and can roll back. The next entry is tried again.
-StoreFailed refuses everything until the broker restarts.
+A full disk (NoSpace) refuses the group and everything queued behind it: a writer that has stamped
+offsets on top of a refused entry is refused as well and can roll back. The next entry is tried
+again. A lack of open files (NoFiles) is treated alike. StoreFailed refuses everything until the
+broker restarts.
+
+A write() that would wait for the disk (`waits`, such as one to more logs than the engine may open
+files) runs in the thread as well, whatever `in_thread` says.
 """
 
 from __future__ import annotations
@@ -57,8 +61,8 @@ may start twice in a row."""
 _DEFERRED_S = 0.1
 """A deferred write waits for another one no longer than this."""
 _REPORT_EVERY_S = 10.0
-"""How often a full disk is logged: thousands of writes may be refused in a second, and the log file
-may be on that disk."""
+"""How often refused writes are logged: there may be thousands in a second, and the log file may be
+on the disk that is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,8 @@ class GroupCommitStatistics:
 
 class GroupCommit(Generic[Item]):
     """- `write`, `sync`: the store's
-    - `in_thread`, `beside_sync`: the engine's `write_in_thread` and `write_beside_sync`
-      (storage/spi.py)
+    - `in_thread`, `beside_sync`, `waits`: the engine's `write_in_thread`, `write_beside_sync` and
+      `write_waits` (storage/spi.py)
     - `durability`: 'disk' syncs every group, 'os' every `sync_interval_s`"""
 
     def __init__(
@@ -87,6 +91,7 @@ class GroupCommit(Generic[Item]):
         *,
         in_thread: bool,
         beside_sync: bool = False,
+        waits: Callable[[list[Item]], bool] | None = None,
         durability: str,
         sync_interval_s: float = 0.1,
     ) -> None:
@@ -95,6 +100,7 @@ class GroupCommit(Generic[Item]):
         self._sync = sync
         self._in_thread = in_thread
         self._beside_sync = beside_sync and not in_thread
+        self._waits = None if in_thread else waits
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")
@@ -375,8 +381,8 @@ class GroupCommit(Generic[Item]):
         began = perf_counter()
         try:
             items = self._items_of(group)
-            if items and self._in_thread:
-                self._begin(group, began, partial(self._write_and_sync, items))
+            if items and (self._in_thread or (self._waits is not None and self._waits(items))):
+                self._begin(group, began, partial(self._write_and_sync, items), writes=True)
                 return
             if items:
                 self._write_here(items)
@@ -399,15 +405,17 @@ class GroupCommit(Generic[Item]):
             self._crash = crash
             raise StoreFailed(repr(crash)) from crash
 
-    def _begin(self, group: list[Entry], began: float, call: Callable[[], None]) -> None:
+    def _begin(
+        self, group: list[Entry], began: float, call: Callable[[], None], *, writes: bool = False
+    ) -> None:
         self._is_in_flight = True
-        self._thread.begin(call, partial(self._kept, group, began))
+        self._thread.begin(call, partial(self._kept, group, began, writes))
 
-    def _kept(self, group: list[Entry], began: float, error: BaseException | None) -> None:
+    def _kept(self, group: list[Entry], began: float, writes: bool, error: BaseException | None) -> None:
         """The thread has written or synced the group, or failed."""
         try:
             if error is None:
-                if self._in_thread:
+                if writes:
                     self._notify_written(group)
                 self.seconds.observe(perf_counter() - began)
                 self._committed(group)
@@ -432,7 +440,7 @@ class GroupCommit(Generic[Item]):
         if self._is_reported_full:
             self._is_reported_full = False
             logger.warning(
-                "%s store: there is space again, %d writes were refused since the start",
+                "%s store: writes work again, %d writes were refused since the start",
                 self.name,
                 self._counts["refused"],
             )
@@ -478,7 +486,7 @@ class GroupCommit(Generic[Item]):
         elif isinstance(error, NoSpace) and trio.current_time() >= self._next_report:
             self._next_report = trio.current_time() + _REPORT_EVERY_S
             self._is_reported_full = True
-            logger.error("%s store: no space on the disk, writes are refused: %s", self.name, error)
+            logger.error("%s store: %s, writes are refused: %s", self.name, error.shortage, error)
 
     def _refuse(self, group: list[Entry], error: Exception) -> None:
         self._note(error)

@@ -21,7 +21,7 @@ def starting(data_dir: Path) -> Iterator[None]:
         yield
     except NoSpace as error:
         raise OperatorError(
-            f"no space on the disk of {data_dir}: {_one_line(error)}; make room and start again"
+            f"{data_dir}: {error.shortage}: {_one_line(error)}; {error.remedy} and start again"
         ) from error
     except (StoreFailed, OSError, ValueError) as error:
         logger.debug("start-up ended here", exc_info=True)

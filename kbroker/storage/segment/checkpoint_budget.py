@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.files import REFUSALS, Files
 from kbroker.storage.segment.checkpoint import extend_checkpoint
 from kbroker.storage.segment.segment import Segment
 
@@ -41,8 +41,8 @@ class Checkpoints:
         self.waiting_bytes -= self._waiting.pop(segment, 0)
 
     def write_due(self, at_most: int) -> None:
-        """Extend checkpoints until the rest is within the budget, at most `at_most` of them. A full
-        disk is no error: the next sync tries again."""
+        """Extend checkpoints until the rest is within the budget, at most `at_most` of them. A lack
+        of space or of open files is no error: the next sync tries again."""
         for _ in range(at_most):
             if self.waiting_bytes <= self._budget_bytes:
                 return
@@ -52,7 +52,7 @@ class Checkpoints:
                     segment.path, segment.recorded, segment.index, segment.synced_batches, self._files
                 )
             except OSError as error:
-                if error.errno not in NO_SPACE:
+                if error.errno not in REFUSALS:
                     raise
                 return
             self.forget(segment)

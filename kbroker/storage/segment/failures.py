@@ -9,17 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from kbroker.errors import NoSpace, StoreFailed
-from kbroker.storage.files import NO_SPACE
+from kbroker.errors import NoFiles, NoSpace, StoreFailed
+from kbroker.storage.files import NO_FILES, REFUSALS
+from kbroker.storage.segment.spare import SpareFiles
 
 logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """`reason`: why the store accepts no more writes; None while it accepts them."""
+    """- `reason`: why the store accepts no more writes; None while it accepts them
+    - `spare`: open files for work that cannot stop halfway"""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, spare: SpareFiles) -> None:
         self._directory = directory
+        self.spare = spare
         self.reason: str | None = None
         self.closed = False
 
@@ -30,15 +33,19 @@ class Failures:
             raise StoreFailed(self.reason)
 
     def refuse(self, action: str, error: OSError, undo: Callable[[], None]) -> NoReturn:
-        """Undo the call, then raise NoSpace if the disk is full and the undo worked, StoreFailed
-        otherwise."""
-        if error.errno not in NO_SPACE:
+        """Undo the call, then raise NoSpace if the disk is full and the undo worked, NoFiles if the
+        process (or the system) has no more open files, StoreFailed otherwise."""
+        if error.errno not in REFUSALS:
             self.fail(action, error)
         try:
-            undo()
+            with self.spare.given_up():
+                undo()
         except OSError as second:
             self.fail(action, second)
-        raise NoSpace(f"cannot {action} {self._directory}: {os.strerror(error.errno or 0)}") from error
+        text = f"cannot {action} {self._directory}: {os.strerror(error.errno or 0)}"
+        if error.errno in NO_FILES:
+            raise NoFiles(f"{text}; {NoFiles.remedy}") from error
+        raise NoSpace(text) from error
 
     def fail(self, action: str, error: OSError) -> NoReturn:
         where = error.filename or self._directory
@@ -52,7 +59,8 @@ class Failures:
     def removing(self, action: str) -> Iterator[None]:
         """For removals: one that stops halfway cannot be undone, so every error fails the store."""
         try:
-            yield
+            with self.spare.given_up():
+                yield
         except OSError as error:
             self.fail(action, error)
         except NoSpace as error:

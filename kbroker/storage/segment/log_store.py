@@ -8,7 +8,10 @@ the files see segment.py.
 write() is one pwritev per log. It first reserves disk space for all logs of the call, so a full
 disk makes the call fail with nothing to undo. If the file system breaks the reservation, the
 written bytes are overwritten with zeros and synced before NoSpace is raised: a crash must not bring
-them back.
+them back. So it is if the process has no more open files (NoFiles).
+
+A store has any number of logs, and few of their files open (`max_open_files`). Only files with
+unsynced bytes must be open; write() makes room for more by a sync (segment/write.py).
 
 sync() is one fdatasync, or one syncfs if several files are dirty. It also seals full segments,
 because its thread may take longer; until then recovery treats them like the active one. Now and
@@ -26,11 +29,12 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.files import Files, make_directory
+from kbroker.storage.files import NO_FILES, Files, make_directory
 from kbroker.storage.segment.checkpoint_budget import Checkpoints
 from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.lookup import find_in_segments, is_cached_in_segments, read_segments
@@ -46,7 +50,14 @@ from kbroker.storage.segment.recovery import (
 )
 from kbroker.storage.segment.replacement import NewContents, SegmentReplacement
 from kbroker.storage.segment.sealing import Sealing
-from kbroker.storage.segment.segment import OpenHandles, Segment, create_segment
+from kbroker.storage.segment.segment import (
+    Crowded,
+    OpenHandles,
+    Segment,
+    create_segment,
+    segment_path,
+)
+from kbroker.storage.segment.spare import SpareFiles
 from kbroker.storage.segment.statistics import SegmentStoreStatistics
 from kbroker.storage.segment.truncation import cut_copy, replace_data
 from kbroker.storage.segment.unsynced import Unsynced
@@ -73,7 +84,8 @@ class SegmentLogStore(LogStore):
     """Options:
 
     - `sync`: auto, fdatasync or syncfs.
-    - `max_maps`, `max_open_files`: the defaults fit the limits of the process.
+    - `max_maps`, `max_open_files`: the defaults fit the limits of the process. Sealing, and undoing
+      a write, may open one file more.
     - `checkpoint_bytes` (64 MiB): about how much a start after a crash may have to read.
     """
 
@@ -108,12 +120,14 @@ class SegmentLogStore(LogStore):
         """Guards the sets of unsealed and checkpointed segments; held by sync() and by every
         removal."""
         self._logs: dict[LogId, SegmentedLog] = {}
-        self._failures = Failures(directory)
+        self._spare = SpareFiles(directory, self._files)
+        self._failures = Failures(directory, self._spare)
         self._sealing = Sealing(self._handles, self._unsynced, self._checkpoints, self._failures)
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
         try:
             make_directory(directory, self._files)
             self._directory_fd = self._files.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            self._spare.take()
         except OSError as error:
             raise OperatorError(f"cannot open {directory}: {error.strerror}") from error
         try:
@@ -126,7 +140,7 @@ class SegmentLogStore(LogStore):
             raise
 
     def _recover(self) -> None:
-        found = Recovery()
+        found = Recovery(sync_files=not self._unsynced.use_syncfs)
         saved = take_saved_indexes(self._directory, self._files)
         for name in self._files.listdir(self._directory):
             path = self._directory / name
@@ -140,9 +154,7 @@ class SegmentLogStore(LogStore):
                 logger.warning("%s is not a log: left alone", path)
         self._sealing.waiting.extend(found.to_seal)
         if found.to_sync:
-            self._unsynced.dirty.update(found.to_sync)
-            self._unsynced.created.update(found.to_sync)
-            self._sync_files()
+            self._unsynced.sync_recovered(found.to_sync, self._directory_fd)
         forget_saved_indexes(self._directory, self._files)
         self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
         self._checkpoints.write_due(len(self._logs) + len(self._sealing.waiting))
@@ -195,6 +207,8 @@ class SegmentLogStore(LogStore):
                         f"{error.filename} is gone: files of a running store were removed"
                     ) from error
             except OSError as error:
+                if error.errno in NO_FILES and self._handles.give_up():
+                    continue
                 raise StoreFailed(f"cannot read {self._logs[log].path}: {error}") from error
 
     # Writing
@@ -212,7 +226,11 @@ class SegmentLogStore(LogStore):
         unsynced = self._unsynced
         plan = PlannedWrite(groups, now_ms, self._files, self._handles, unsynced.writing)
         try:
-            plan.carry_out()
+            try:
+                plan.carry_out()
+            except Crowded:
+                unsynced.writing.clear()
+                self._carry_out_in_slices(plan)
         except OSError as error:
             self._refused_writes += 1
             try:
@@ -223,12 +241,35 @@ class SegmentLogStore(LogStore):
         with self._handles.lock:
             unsynced.dirty.update(published.segments)
             unsynced.created.update(published.created)
+            for segment in published.flushed:
+                unsynced.flushed[segment] = len(segment.index)
             unsynced.writing.clear()
         self._sealing.waiting.extend(published.full)
         if published.replaced:
             self._remove_replaced(published)
         self._writes += 1
         self._written_bytes += published.size_bytes
+
+    def _carry_out_in_slices(self, plan: PlannedWrite) -> None:
+        """Wait for a sync() that is under way, and sync what earlier writes have left: then files
+        may be closed. Raises StoreFailed if a sync fails."""
+        with self._maintenance:
+            self._sync_files()
+            plan.carry_out_in_slices(self._sync_slice)
+
+    def _sync_slice(self, fds: Sequence[int]) -> None:
+        try:
+            self._unsynced.sync_slice(fds, self._directory_fd)
+        except OSError as error:
+            self._failures.fail("sync", error)
+
+    def write_waits(self, batches: Sequence[StampedBatch]) -> bool:
+        unsynced = self._unsynced
+        room = self._handles.max_files - len(unsynced.dirty) - len(unsynced.syncing)
+        if len(batches) <= room:
+            return False
+        active = {self._logs[log].segments[-1] for log in {batch.log for batch in batches}}
+        return len(active.union(unsynced.dirty, unsynced.syncing)) > self._handles.max_files
 
     def _remove_replaced(self, published: Published) -> None:
         with self._maintenance, self._failures.removing("remove"):
@@ -240,10 +281,7 @@ class SegmentLogStore(LogStore):
     def sync(self) -> None:
         self._failures.check()
         with self._maintenance:
-            try:
-                self._sync_files()
-            except OSError as error:
-                self._failures.fail("sync", error)
+            self._sync_files()
             for _ in range(_SEALS_PER_SYNC):
                 if not self._sealing.next():
                     break
@@ -253,7 +291,11 @@ class SegmentLogStore(LogStore):
                 self._failures.fail("write a checkpoint in", error)
 
     def _sync_files(self) -> None:
-        self._checkpoints.synced(self._unsynced.sync(self._handles, self._directory_fd))
+        try:
+            synced = self._unsynced.sync(self._handles, self._directory_fd)
+        except OSError as error:
+            self._failures.fail("sync", error)
+        self._checkpoints.synced(synced)
         self._syncs += 1
 
     # Logs and their segments
@@ -264,6 +306,7 @@ class SegmentLogStore(LogStore):
             self._logs[log].settings = settings
             return
         path = self._directory / log_name(log)
+        segment: Segment | None = None
         try:
             self._files.mkdir(path)
             segment = create_segment(
@@ -272,7 +315,7 @@ class SegmentLogStore(LogStore):
             for directory in (segment.path, path, self._directory):
                 self._files.fsync_dir(directory)
         except OSError as error:
-            self._failures.refuse("create", error, lambda: self._files.remove_tree(path))
+            self._failures.refuse("create", error, partial(self._remove_new, path, segment))
         self._logs[log] = SegmentedLog(log, path, settings, (segment,))
 
     def drop(self, log: LogId) -> None:
@@ -334,7 +377,7 @@ class SegmentLogStore(LogStore):
                     self._forget(last)
                     last = replace_data(last, copy)
                     state.segments = (*segments[: count - 1], last)
-                    self._unsynced.dirty.add(last)
+                    self._unsynced.flushed[last] = batches
         if contents is not None:
             self._put_in_place(state, contents)
             with self._failures.removing("truncate"):
@@ -361,12 +404,9 @@ class SegmentLogStore(LogStore):
             self._failures.refuse("replace", error, lambda: None)
 
     def _seal_now(self, segment: Segment) -> None:
-        try:
-            self._sync_files()
-        except OSError as error:
-            self._failures.fail("sync", error)
+        self._sync_files()
         if not self._sealing.seal(segment):
-            raise NoSpace(f"cannot store the index of {segment.path}: no space left")
+            raise NoSpace(f"cannot store the index of {segment.path}")
 
     def _put_in_place(self, state: SegmentedLog, contents: NewContents) -> None:
         """A write may add segments meanwhile, hence the lock."""
@@ -394,16 +434,21 @@ class SegmentLogStore(LogStore):
         """Create an empty segment, durable on return, but not yet part of the log."""
         follows = state.segments[-1].end_offset
         capacity = state.settings.segment_bytes
+        segment: Segment | None = None
         try:
             segment = create_segment(
                 state.path, base_offset, capacity, follows, files=self._files, handles=self._handles
             )
             self._unsynced.sync_created({segment})
         except OSError as error:
-            self._failures.refuse(
-                action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}")
-            )
+            path = segment_path(state.path, base_offset)
+            self._failures.refuse(action, error, partial(self._remove_new, path, segment))
         return segment
+
+    def _remove_new(self, path: Path, segment: Segment | None) -> None:
+        if segment is not None:
+            self._handles.discard(segment)
+        self._files.remove_tree(path)
 
     def _remove_segments(
         self,
@@ -431,6 +476,7 @@ class SegmentLogStore(LogStore):
             self._handles.discard(segment)
             self._unsynced.dirty.discard(segment)
             self._unsynced.created.discard(segment)
+            self._unsynced.flushed.pop(segment, None)
             self._checkpoints.forget(segment)
 
     # The end
@@ -465,7 +511,9 @@ class SegmentLogStore(LogStore):
         for log in self._logs.values():
             for segment in log.segments:
                 self._handles.discard(segment)
+        self._handles.discard_all()
         self._files.close(self._directory_fd)
+        self._spare.close()
 
     def statistics(self) -> SegmentStoreStatistics:
         segments = [segment for log in tuple(self._logs.values()) for segment in log.segments]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from kbroker.errors import OperatorError
 
 _CHECKPOINT_BYTES = 64 << 20
+_OTHER_FILES = 40
+"""Of a broker: its sockets, pipes, directories and modules, and those of another engine."""
 _MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
 
 OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
@@ -35,6 +37,7 @@ def limits_of(options: Mapping[str, str]) -> dict[str, str]:
     if files == resource.RLIM_INFINITY:
         files = 8 * _MOST_MAPS
     # Each mapping made by Python also holds a file descriptor, and a sealed segment has two
-    # mappings.
-    bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
+    # mappings. Connections have half of all files (server/connection_limits.py).
+    share = max(8, (files - _OTHER_FILES) // 8)
+    bounds = {"max_maps": str(min(share, _MOST_MAPS)), "max_open_files": str(share)}
     return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}

@@ -19,12 +19,14 @@ from uuid import UUID
 from kbroker.storage.files import Files
 from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, identity_of, scan
 from kbroker.storage.segment.lookup import find_in_segments, read_segments
+from kbroker.storage.segment.options import limits_of
 from kbroker.storage.segment.recovery import read_follows
 from kbroker.storage.segment.segment import OpenHandles, Segment, segment_path
 from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
 
 Answer = TypeVar("Answer")
 
+_MOST_MAPS = 1000
 _ATTEMPTS = 100
 """A look is repeated whenever a segment disappeared during it; the limit turns a bug into an error
 instead of an endless loop."""
@@ -54,9 +56,12 @@ class SegmentReaderStatistics:
 class SegmentLogReader(LogReader):
     """Not thread-safe."""
 
-    def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int = 1000) -> None:
+    def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int | None = None) -> None:
+        """`max_maps`: None for a number that fits the limits of the process."""
         self._directory = directory
         self._files = files or Files()
+        if max_maps is None:
+            max_maps = min(_MOST_MAPS, int(limits_of({})["max_maps"]))
         self._handles = OpenHandles(max_maps=max_maps, max_files=0)
         self._known: dict[LogId, _KnownLog] = {}
 

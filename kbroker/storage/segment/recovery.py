@@ -92,6 +92,9 @@ class Recovery:
     to_sync: list[Segment] = field(default_factory=list)
     """Segments whose batches may be in the page cache only: the process that wrote them died before
     it synced them."""
+    sync_files: bool = True
+    """Whether to sync each file that is read, before it is closed. Otherwise the caller syncs the
+    file system at the end."""
     scratch: bytearray = field(default_factory=bytearray)
 
 
@@ -240,6 +243,8 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
         if torn:
             files.ftruncate(fd, end)
             files.ftruncate(fd, size)
+        if found.sync_files:
+            files.fdatasync(fd)
     finally:
         files.close(fd)
     if torn:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from kbroker.storage.files import NO_SPACE
+from kbroker.storage.files import REFUSALS
 from kbroker.storage.segment.checkpoint_budget import Checkpoints
 from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.segment import OpenHandles, Segment
@@ -34,8 +34,8 @@ class Sealing:
         self.waiting.append(segment)
 
     def next(self) -> bool:
-        """Seal the segment that has waited longest. False if there is none, or no space for its
-        index. It then stays unsealed, which only makes recovery slower."""
+        """Seal the segment that has waited longest. False if there is none, or if it must wait. It
+        then stays unsealed, which only makes recovery slower."""
         while self.waiting and (self.waiting[0].discarded or self.waiting[0].sealed):
             self.waiting.popleft()
         if not self.waiting or not self.seal(self.waiting[0]):
@@ -44,19 +44,20 @@ class Sealing:
         return True
 
     def seal(self, segment: Segment) -> bool:
-        """Seal a segment whose batches are on disk. False if there is no space for the index."""
+        """Seal a segment whose batches are on disk. False if there is no space or open file for the
+        index."""
         try:
-            with self._handles.lock:
-                self._unsynced.syncing = {segment}
-                fd = self._handles.file(segment)
+            try:
+                with self._handles.lock:
+                    self._unsynced.syncing = {segment}
+                    fd = self._handles.file(segment)
+            except OSError as error:
+                return self._may_wait(segment, error)
             segment.shorten(fd)
             try:
                 segment.seal()
             except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                logger.warning("no space to store the index of %s: will try again", segment.path)
-                return False
+                return self._may_wait(segment, error)
         except OSError as error:
             self._failures.fail("seal", error)
         finally:
@@ -64,3 +65,11 @@ class Sealing:
         self._checkpoints.forget(segment)
         self._handles.close_file(segment)
         return True
+
+    @staticmethod
+    def _may_wait(segment: Segment, error: OSError) -> bool:
+        """False if sealing may be tried again after this error; raises it otherwise."""
+        if error.errno not in REFUSALS:
+            raise error
+        logger.warning("cannot store the index of %s, will try again: %s", segment.path, error.strerror)
+        return False

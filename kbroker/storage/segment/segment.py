@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import RLock
 
-from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.files import NO_FILES, NO_SPACE, Files
 from kbroker.storage.segment.checkpoint import Recorded, remove_checkpoint
 from kbroker.storage.segment.index import (
     DATA,
@@ -351,12 +351,17 @@ class Segment:
             self.handles.mapped(self)
 
 
+class Crowded(Exception):
+    """All files that may be open at one time are pinned."""
+
+
 class OpenHandles:
     """The lock of an engine's segments, and the limits of how many of them are mapped or have their
     file open.
 
     The kernel allows some 65 000 mappings per process, and RLIMIT_NOFILE open files. At the limit,
-    the segment that has waited longest and was not used meanwhile gives up its handle.
+    the segment that has waited longest and was not used meanwhile gives up its handle. If the
+    process has no more open files all the same, all segments give up theirs.
 
     - `is_pinned`: whether a segment's file must stay open. True while it has unsynced bytes: only a
       file that stays open reliably reports a failed write-back.
@@ -402,22 +407,52 @@ class OpenHandles:
             else:
                 oldest.unmap()
 
-    def file(self, segment: Segment) -> int:
-        """The segment's file, open for writing. The segment must be pinned, and the lock held."""
+    def file(self, segment: Segment, *, in_any_case: bool = True) -> int:
+        """The segment's file, open for writing. The segment must be pinned, and the lock held.
+
+        Raises Crowded if it would be one file too many, unless `in_any_case`."""
         if segment.fd is None:
-            segment.fd = segment.files.open(segment.path / DATA, os.O_RDWR)
+            segment.fd = self._open(segment)
             self.opened(segment)
+            if not in_any_case and len(self._opened) > self.max_files:
+                self._close(segment)
+                raise Crowded
         return segment.fd
+
+    def _open(self, segment: Segment) -> int:
+        try:
+            return segment.files.open(segment.path / DATA, os.O_RDWR)
+        except OSError as error:
+            if error.errno not in NO_FILES or not self.give_up():
+                raise
+        return segment.files.open(segment.path / DATA, os.O_RDWR)
 
     def opened(self, segment: Segment) -> None:
         self._opened[segment] = None
         if len(self._opened) > self.max_files:
-            for oldest in [
-                each for each in self._opened if each is not segment and not self._is_pinned(each)
-            ]:
-                self._close(oldest)
+            self.close_some(segment)
+
+    def close_some(self, wanted: Segment | None = None) -> bool:
+        """Close files until no more are open than may be, except pinned ones and that of `wanted`.
+        False if that is not enough."""
+        with self.lock:
+            for oldest in [each for each in self._opened if each is not wanted and not self._is_pinned(each)]:
                 if len(self._opened) <= self.max_files:
-                    return
+                    break
+                self._close(oldest)
+            return len(self._opened) <= self.max_files
+
+    def give_up(self) -> bool:
+        """Close and unmap what may be, since the process has no more open files (a mapping has one,
+        too). False if there is nothing."""
+        with self.lock:
+            closed = [each for each in self._opened if not self._is_pinned(each)]
+            for segment in closed:
+                self._close(segment)
+            unmapped, self._mapped = self._mapped, {}
+            for segment in unmapped:
+                segment.unmap()
+        return bool(closed or unmapped)
 
     def discard(self, segment: Segment) -> None:
         """The segment was removed: unmap and close it. Views in use stay valid."""
@@ -426,6 +461,12 @@ class OpenHandles:
             segment.unmap()
             self._mapped.pop(segment, None)
             self._close(segment)
+
+    def discard_all(self) -> None:
+        """Those that belong to no log yet, too."""
+        with self.lock:
+            for segment in [*self._opened, *self._mapped]:
+                self.discard(segment)
 
     def close_file(self, segment: Segment) -> None:
         with self.lock:

@@ -1,4 +1,11 @@
-"""Tracks the segments whose bytes or names are not on disk yet, and syncs them."""
+"""Tracks the segments whose bytes or names are not on disk yet, and syncs them.
+
+A file with unsynced bytes stays open until they are synced. The kernel reports a failed write-back
+once to each file that was open then; a file that is opened later may miss it. syncfs reports a
+failed write-back of any file of the file system since its own file descriptor was opened: that of
+the store's directory, which stays open. So it covers files that were closed before it as well.
+Recovery relies on that for the files that it has read.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +22,7 @@ class Unsynced:
     - `dirty`: have unsynced bytes.
     - `created`: have an unsynced name as well.
     - `syncing`: a sync of them is under way.
+    - `flushed`: write() has synced all their bytes; with the numbers of their batches.
     - `writing`: used by write() only.
     """
 
@@ -25,6 +33,7 @@ class Unsynced:
         self.dirty: set[Segment] = set()
         self.created: set[Segment] = set()
         self.syncing: set[Segment] = set()
+        self.flushed: dict[Segment, int] = {}
 
     def is_pinned(self, segment: Segment) -> bool:
         """Whether its file must stay open."""
@@ -34,8 +43,8 @@ class Unsynced:
         """Sync everything written before the call. Returns the unsealed segments, each with the
         number of its batches that are on disk."""
         with handles.lock:
-            dirty, created = self.dirty, self.created
-            self.dirty, self.created = set(), set()
+            dirty, created, flushed = self.dirty, self.created, self.flushed
+            self.dirty, self.created, self.flushed = set(), set(), {}
             self.syncing = dirty
             files = [handles.file(segment) for segment in dirty if not segment.discarded]
             written = [
@@ -52,7 +61,25 @@ class Unsynced:
                 self.sync_created(created)
         finally:
             self.syncing = set()
+        if flushed:
+            written += [each for each in flushed.items() if not (each[0].discarded or each[0].sealed)]
         return written
+
+    def sync_slice(self, fds: Sequence[int], directory_fd: int) -> None:
+        """Sync the bytes of some files that are open for writing."""
+        if self.use_syncfs and len(fds) > 1:
+            self._files.syncfs(directory_fd)
+        else:
+            for fd in fds:
+                self._files.fdatasync(fd)
+
+    def sync_recovered(self, segments: Iterable[Segment], directory_fd: int) -> None:
+        """Sync the segments that recovery has read. Without syncfs their bytes were synced while
+        their files were open (Recovery.sync_files)."""
+        if self.use_syncfs:
+            self._files.syncfs(directory_fd)
+        else:
+            self.sync_created(segments)
 
     def sync_created(self, created: Iterable[Segment]) -> None:
         """Sync the directory entries of new segments, and their `follows`. Also called before all

@@ -3,18 +3,23 @@ then published or undone.
 
     plan      decides which batches go to which segment, and where new segments begin; touches
               nothing
-    prepare   creates new segments and reserves disk space, for all logs of the call
+    prepare   opens files, creates new segments and reserves disk space, for all logs of the call
     write     one pwritev per segment, after the bytes that readers can see
     publish   indexes grow and new segments join their logs: only now do readers see anything
 
+A call to more segments than may be open at one time is prepared and written in slices. The files of
+a slice are synced before they are closed (segment/unsynced.py says why). Those of the last slice
+stay open until the next sync(). A crash between two slices leaves whole batches of some logs, as a
+crash between two pwritevs does: the call has not returned, so it may be carried out in part.
+
 After an OSError before `publish` nothing is visible; `undo` then removes bytes and segments that a
-restart could otherwise find. This module must not know about syncs, nor what an error means for the
-store.
+restart could otherwise find, those of synced slices too. This module must not know how files are
+synced, nor what an error means for the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +27,7 @@ from kbroker.formats.batches import Buffer
 from kbroker.storage.files import MAX_BUFFERS, Files, after
 from kbroker.storage.segment.segment import (
     ANY_TIME_MS,
+    Crowded,
     OpenHandles,
     Segment,
     create_segment,
@@ -71,6 +77,9 @@ class Published:
     """The changes that a write has made visible."""
 
     segments: list[Segment] = field(default_factory=list)
+    """With bytes that are not synced yet."""
+    flushed: list[Segment] = field(default_factory=list)
+    """All of their bytes are synced."""
     created: list[Segment] = field(default_factory=list)
     full: list[Segment] = field(default_factory=list)
     replaced: list[Segment] = field(default_factory=list)
@@ -95,6 +104,9 @@ class PlannedWrite:
         self._handles = handles
         self._pinned = pinned
         self._runs: list[_Run] = []
+        self._has_created = False
+        self._flushed = 0
+        """So many of the runs were written and synced."""
         for log, batches in groups.items():
             self._plan(log, batches)
 
@@ -128,23 +140,47 @@ class PlannedWrite:
         self._runs.append(run)
 
     def carry_out(self) -> None:
-        """Prepare and write."""
-        segments = [run.segment or self._create(run) for run in self._runs]
+        """Prepare and write. Raises Crowded, with nothing written, if that needs more files than
+        may be open."""
+        for run, fd in zip(self._runs, self._prepare(self._runs), strict=True):
+            self._write(run, fd)
+
+    def carry_out_in_slices(self, sync: Callable[[Sequence[int]], None]) -> None:
+        """The same for any number of files, if nothing else is pinned. `sync` syncs open files."""
+        size = max(1, self._handles.max_files)
+        slices = [self._runs[at : at + size] for at in range(0, len(self._runs), size)]
+        for runs in slices:  # All of them first, so that a full disk leaves nothing to undo.
+            self._prepare(runs)
+            self._pinned.clear()
+        for runs in slices:
+            fds = self._prepare(runs)
+            for run, fd in zip(runs, fds, strict=True):
+                self._write(run, fd)
+            if runs is not slices[-1]:
+                sync(fds)
+                self._flushed += len(runs)
+                self._pinned.clear()
+
+    def _prepare(self, runs: Sequence[_Run]) -> list[int]:
+        """The open files of these runs, which are pinned then."""
+        segments = [run.segment or self._create(run) for run in runs]
         with self._handles.lock:
             self._pinned.update(segments)
-            fds = [segment.fd or self._handles.file(segment) for segment in segments]
-        for run, segment, fd in zip(self._runs, segments, fds, strict=True):
+            fds = [segment.fd or self._handles.file(segment, in_any_case=False) for segment in segments]
+            if self._has_created and not self._handles.close_some():
+                raise Crowded
+        for run, segment, fd in zip(runs, segments, fds, strict=True):
             end = run.position + run.size_bytes
             if end > segment.capacity:
                 segment.grow(fd, max(end, run.log.settings.segment_bytes))
             if end > segment.reserved:
                 segment.reserve(fd, end)
-        for run, fd in zip(self._runs, fds, strict=True):
-            self._write(run, fd)
+        return fds
 
     def _create(self, run: _Run) -> Segment:
         capacity = max(run.log.settings.segment_bytes, run.size_bytes)
         base_offset = run.batches[0].base_offset
+        self._has_created = True
         run.segment = create_segment(
             run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles
         )
@@ -178,6 +214,9 @@ class PlannedWrite:
                 else:
                     published.replaced.append(last)
                     log.segments = (*log.segments[:-1], segment)
+        if self._flushed:
+            published.flushed = published.segments[: self._flushed]
+            published.segments = published.segments[self._flushed :]
         return published
 
     def undo(self) -> None:
@@ -197,9 +236,13 @@ class PlannedWrite:
     def _overwrite(self, run: _Run) -> None:
         """Overwrite with zeros, in place. The space is allocated, and shortening the file would be
         a SIGBUS for readers in other processes."""
-        assert run.segment is not None
-        assert run.segment.fd is not None
+        segment = run.segment
+        assert segment is not None
+        with self._handles.lock:
+            self._pinned.add(segment)
+            fd = self._handles.file(segment)
         end = run.position + run.written_bytes
         for position in range(run.position, end, len(_ZEROS)):
-            self._files.write_all(run.segment.fd, [_ZEROS[: end - position]], position)
-        self._files.fdatasync(run.segment.fd)
+            self._files.write_all(fd, [_ZEROS[: end - position]], position)
+        self._files.fdatasync(fd)
+        self._pinned.discard(segment)

@@ -57,6 +57,7 @@ async def committing(
     *,
     in_thread: bool = False,
     beside_sync: bool = False,
+    waits: Callable[[list[str]], bool] | None = None,
     durability: str = "disk",
     sync_interval_s: float = 0.05,
 ) -> AsyncIterator[GroupCommit[str]]:
@@ -67,6 +68,7 @@ async def committing(
         store.sync,
         in_thread=in_thread,
         beside_sync=beside_sync,
+        waits=waits,
         durability=durability,
         sync_interval_s=sync_interval_s,
     )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 import pytest
 import trio
 
-from kbroker.errors import NoSpace, StoreFailed
+from kbroker.errors import NoFiles, NoSpace, StoreFailed
 from tests.broker.commits.committing import (
     FakeStore,
     become_known_to_write_alone,
@@ -113,6 +113,41 @@ async def test_a_full_disk_is_reported_once_and_so_is_its_end(caplog: pytest.Log
             await commits.commit(["b"])
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "100 writes were refused" in caplog.records[1].getMessage()
+
+
+async def test_a_lack_of_open_files_is_not_called_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+    store = FakeStore()
+    async with committing(store) as commits:
+        store.fail_write = NoFiles("cannot write: raise ulimit -n")
+        with pytest.raises(NoFiles):
+            await commits.commit(["a"])
+        await commits.commit(["b"])
+    assert "no more open files, writes are refused: cannot write: raise ulimit -n" in caplog.text
+    assert "disk" not in caplog.text
+    assert store.synced == ["b"]
+
+
+@pytest.mark.parametrize("durability", ["disk", "os"])
+async def test_a_write_that_waits_runs_in_the_thread(durability: str) -> None:
+    """Its writer is notified in the usual order; a full disk refuses it like any other."""
+    store = FakeStore()
+    notes: list[str] = []
+    async with committing(store, waits=lambda items: "large" in items, durability=durability) as commits:
+        await commits.commit(["small"])
+        assert store.threads == {threading.get_ident()}
+        store.threads.clear()
+        commits.submit(["large"], noting(notes, "large"), lambda: notes.append("large written"))
+        await commits.commit([])
+        assert notes == ["large written", "large"]
+        assert threading.get_ident() not in store.threads
+        await commits.commit(["next"])
+        assert threading.get_ident() in store.threads
+        store.fail_write = NoSpace("full")
+        with pytest.raises(NoSpace):
+            await commits.commit(["large"])
+        await commits.commit(["large"])
+        await commits.flush()
+    assert store.synced == ["small", "large", "next", "large"]
 
 
 async def test_a_failed_sync_ends_all_writing() -> None:

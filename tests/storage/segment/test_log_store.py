@@ -422,19 +422,6 @@ def test_open_files_and_maps_are_bounded(directory: Path) -> None:
     assert b"".join(views[:6]) == joined(batch(0, log=log) for log in logs[:6])
 
 
-def test_unsynced_files_stay_open(directory: Path) -> None:
-    store = SegmentLogStore(directory, {"max_open_files": "2"})
-    logs = [LogId(TOPIC, partition) for partition in range(10)]
-    for log in logs:
-        store.create(log, SETTINGS)
-    store.write([batch(0, log=log) for log in logs], now_ms=0)
-    assert store.statistics().open_files == 10
-    store.sync()
-    store.create(LogId(TOPIC, 10), SETTINGS)
-    assert store.statistics().open_files == 2
-    store.close()
-
-
 def test_closing_gives_everything_back(directory: Path) -> None:
     before = set(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else set()
     store = SegmentLogStore(directory)
