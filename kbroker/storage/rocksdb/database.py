@@ -20,6 +20,7 @@ This module must not know what is stored.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import Files
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of
 from kbroker.storage.keyvalue.shared_lock import SharedLock
@@ -56,6 +57,9 @@ ARENA_BLOCK_BYTES = 4 << 20
 (allocator.py). Smaller blocks would stay with the process: 15 MB after a burst of writes."""
 BLOCK_CACHE_BYTES = 2 << 20
 MAX_WAL_BYTES = 64 << 20
+MOST_OPEN_TABLES = 512
+LEAST_OPEN_TABLES = 20
+"""RocksDB takes no smaller number."""
 ROOM_TO_REOPEN_BYTES = 32 << 20
 STALL_SECONDS = 0.002
 MAX_STALLS = 30_000
@@ -63,14 +67,15 @@ MAX_STALLS = 30_000
 Fill: TypeAlias = Callable[[WriteBatch, ColumnFamily], None]
 
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+_NO_FILES = ("Too many open files",)
 _AT_SYNC = ("While fsync", "While fdatasync")
 _STALLED = "Write stall"
 
 
 @dataclass(frozen=True, slots=True)
 class RocksdbStatistics:
-    """Bytes as RocksDB counts them. `full`: a write failed for lack of space, and the database was
-    not reopened yet."""
+    """Bytes as RocksDB counts them. `full`: a write failed for lack of space or of open files, and
+    the database was not reopened yet."""
 
     table_bytes: int
     memtable_bytes: int
@@ -204,6 +209,8 @@ class Rocksdb:
         text = str(error)
         if _says_full(error):
             self._full = True
+            if any(mark in text for mark in _NO_FILES):
+                return NoFiles(f"{self.directory}: {text}; {NoFiles.remedy}")
             return NoSpace(f"{self.directory}: {text}")
         return self._fail(text)
 
@@ -273,7 +280,8 @@ class Rocksdb:
 
 
 def _says_full(error: Exception) -> bool:
-    return any(mark in str(error) for mark in _FULL)
+    """Or that the process may open no more files: RocksDB needs the same care then."""
+    return any(mark in str(error) for mark in _FULL + _NO_FILES)
 
 
 def open_rdict(directory: Path, access: AccessType) -> Rdict:
@@ -298,7 +306,7 @@ def _options(write_buffer_bytes: int) -> Options:
     options.set_max_write_buffer_number(3)
     options.set_arena_block_size(ARENA_BLOCK_BYTES)
     options.set_max_total_wal_size(MAX_WAL_BYTES)
-    options.set_max_open_files(512)
+    options.set_max_open_files(most_open_tables())
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(1 << 20)
     options.set_keep_log_file_num(2)
@@ -308,6 +316,15 @@ def _options(write_buffer_bytes: int) -> Options:
     options.set_skip_stats_update_on_db_open(True)
     options.set_paranoid_checks(True)
     return options
+
+
+def most_open_tables() -> int:
+    """An eighth of the files that the process may open: a broker may have two databases, and half
+    of all files belongs to connections."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_OPEN_TABLES
+    return max(LEAST_OPEN_TABLES, min(MOST_OPEN_TABLES, files // 8))
 
 
 _no_waiting = WriteOptions()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rocksdict import AccessType, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, Options, Rdict, WriteBatch, WriteOptions
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
 from kbroker.storage.rocksdb import database as rocksdb_database
 from kbroker.storage.rocksdb.engine import LOG_STORE, STATE_STORE
 from kbroker.storage.rocksdb.log_store import RocksdbLogStore
@@ -227,6 +227,52 @@ def test_reads_go_on_when_it_cannot_be_opened_again_at_once(
     assert read_all(store) == joined([batch(0), batch(1)])
 
 
+def test_a_lack_of_open_files_refuses_writes_only_as_long_as_it_lasts(store: RocksdbLogStore) -> None:
+    """Regression: it failed the store until a restart."""
+    store.write([batch(0)], now_ms=0)
+    repair = break_database(store, write="IO error: While open a file for appending: Too many open files")
+    with pytest.raises(NoFiles, match="ulimit -n"):
+        store.write([batch(1)], now_ms=0)
+    repair()
+    store.write([batch(1)], now_ms=0)
+    store.sync()
+    assert read_all(store) == joined([batch(0), batch(1)])
+
+
+READ = """
+import sys
+from pathlib import Path
+from kbroker.storage.rocksdb.engine import STATE_STORE
+
+store = STATE_STORE.open(Path(sys.argv[1]), {}, 1)
+print(sum(store.get(b"%d" % number) == bytes(100) for number in range(150)))
+store.close()
+"""
+
+
+def test_more_tables_than_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: 512 tables were kept open, whatever the process may open."""
+    real_options = rocksdb_database._options
+
+    def no_compaction(write_buffer_bytes: int) -> Options:
+        options = real_options(write_buffer_bytes)
+        options.set_disable_auto_compactions(True)
+        return options
+
+    monkeypatch.setattr(rocksdb_database, "_options", no_compaction)
+    store = STATE_STORE.open(tmp_path, {}, 1)
+    assert isinstance(store, RocksdbStateStore)
+    for number in range(150):
+        store.write([(b"%d" % number, bytes(100))])
+        with store._database.reading(meta=True) as db:
+            db.flush()
+    store.close()
+    assert len(list(tmp_path.rglob("*.sst"))) >= 150
+    command = ["sh", "-c", 'ulimit -n 100 && exec "$0" "$@"', sys.executable, "-c", READ, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "150\n", done.stderr
+
+
 def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
     store = STATE_STORE.open(tmp_path, {}, 1)
     assert isinstance(store, RocksdbStateStore)
@@ -327,7 +373,7 @@ def test_readers_in_other_processes_see_no_holes(
             offset += 20
             if offset % 500 == 0:
                 store.trim(LOG, offset - 1000)
-                with store._database.reading() as db:
+                with store._database.reading(meta=True) as db:
                     db.flush()
         ends = list(map(int, child.stdout.read().split()))
     assert child.returncode == 0
