@@ -24,11 +24,9 @@ moves in offset order.
 
 A full disk (NoSpace) refuses the group and everything queued behind it: a writer that has stamped
 offsets on top of a refused entry is refused as well and can roll back. The next entry is tried
-again. A lack of open files (NoFiles) is treated alike. StoreFailed refuses everything until the
-broker restarts.
+again. StoreFailed refuses everything until the broker restarts.
 
-A write() that would wait for the disk (`waits`, such as one to more logs than the engine may open
-files) runs in the thread as well, whatever `in_thread` says.
+A write() that would wait for the disk (`waits`) runs in the thread, whatever `in_thread` says.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ the files see segment.py.
 write() is one pwritev per log. It first reserves disk space for all logs of the call, so a full
 disk makes the call fail with nothing to undo. If the file system breaks the reservation, the
 written bytes are overwritten with zeros and synced before NoSpace is raised: a crash must not bring
-them back. So it is if the process has no more open files (NoFiles).
+them back. A lack of open files (NoFiles) is treated alike.
 
-A store has any number of logs, and few of their files open (`max_open_files`). Only files with
-unsynced bytes must be open; write() makes room for more by a sync (segment/write.py).
+At most `max_open_files` files of logs are open; write() makes room by a sync (segment/write.py).
 
 sync() is one fdatasync, or one syncfs if several files are dirty. It also seals full segments,
 because its thread may take longer; until then recovery treats them like the active one. Now and
@@ -36,6 +35,7 @@ from typing import TypeVar
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import NO_FILES, Files, make_directory
 from kbroker.storage.segment.checkpoint_budget import Checkpoints
+from kbroker.storage.segment.creation import create_segment, remove_created
 from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.lookup import find_in_segments, is_cached_in_segments, read_segments
 from kbroker.storage.segment.options import limits_of
@@ -45,18 +45,12 @@ from kbroker.storage.segment.recovery import (
     Recovery,
     forget_saved_indexes,
     recover_log,
-    save_indexes,
     take_saved_indexes,
+    try_to_save_indexes,
 )
 from kbroker.storage.segment.replacement import NewContents, SegmentReplacement
 from kbroker.storage.segment.sealing import Sealing
-from kbroker.storage.segment.segment import (
-    Crowded,
-    OpenHandles,
-    Segment,
-    create_segment,
-    segment_path,
-)
+from kbroker.storage.segment.segment import Crowded, OpenHandles, Segment, segment_path
 from kbroker.storage.segment.spare import SpareFiles
 from kbroker.storage.segment.statistics import SegmentStoreStatistics
 from kbroker.storage.segment.truncation import cut_copy, replace_data
@@ -84,8 +78,7 @@ class SegmentLogStore(LogStore):
     """Options:
 
     - `sync`: auto, fdatasync or syncfs.
-    - `max_maps`, `max_open_files`: the defaults fit the limits of the process. Sealing, and undoing
-      a write, may open one file more.
+    - `max_maps`, `max_open_files`: the defaults fit the limits of the process.
     - `checkpoint_bytes` (64 MiB): about how much a start after a crash may have to read.
     """
 
@@ -108,7 +101,9 @@ class SegmentLogStore(LogStore):
         self._files = files or Files()
         limits = limits_of(options or {})
         use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
-        self._unsynced = Unsynced(self._files, use_syncfs=use_syncfs)
+        self._spare = SpareFiles(directory, self._files)
+        self._failures = Failures(directory, self._spare)
+        self._unsynced = Unsynced(self._files, self._failures, use_syncfs=use_syncfs)
         self._handles = OpenHandles(
             max_maps=int(limits["max_maps"]),
             max_files=int(limits["max_open_files"]),
@@ -120,8 +115,6 @@ class SegmentLogStore(LogStore):
         """Guards the sets of unsealed and checkpointed segments; held by sync() and by every
         removal."""
         self._logs: dict[LogId, SegmentedLog] = {}
-        self._spare = SpareFiles(directory, self._files)
-        self._failures = Failures(directory, self._spare)
         self._sealing = Sealing(self._handles, self._unsynced, self._checkpoints, self._failures)
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
         try:
@@ -158,13 +151,7 @@ class SegmentLogStore(LogStore):
         forget_saved_indexes(self._directory, self._files)
         self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
         self._checkpoints.write_due(len(self._logs) + len(self._sealing.waiting))
-        if found.segments_read_again or found.removed_segments:
-            logger.info(
-                "%s was not shut down cleanly: reread %d segments of %d logs, cut %d bytes, "
-                "removed %d segments",
-                self._directory, found.segments_read_again, len(self._logs), found.cut_bytes,
-                found.removed_segments,
-            )  # fmt: skip
+        found.report(self._directory, len(self._logs))
 
     # Reading
 
@@ -255,21 +242,14 @@ class SegmentLogStore(LogStore):
         may be closed. Raises StoreFailed if a sync fails."""
         with self._maintenance:
             self._sync_files()
-            plan.carry_out_in_slices(self._sync_slice)
-
-    def _sync_slice(self, fds: Sequence[int]) -> None:
-        try:
-            self._unsynced.sync_slice(fds, self._directory_fd)
-        except OSError as error:
-            self._failures.fail("sync", error)
+            plan.carry_out_in_slices(partial(self._unsynced.sync_slice, self._directory_fd))
 
     def write_waits(self, batches: Sequence[StampedBatch]) -> bool:
-        unsynced = self._unsynced
-        room = self._handles.max_files - len(unsynced.dirty) - len(unsynced.syncing)
-        if len(batches) <= room:
+        unsynced, most = self._unsynced, self._handles.max_files
+        if len(batches) + len(unsynced.dirty) + len(unsynced.syncing) <= most:
             return False
         active = {self._logs[log].segments[-1] for log in {batch.log for batch in batches}}
-        return len(active.union(unsynced.dirty, unsynced.syncing)) > self._handles.max_files
+        return len(active.union(unsynced.dirty, unsynced.syncing)) > most
 
     def _remove_replaced(self, published: Published) -> None:
         with self._maintenance, self._failures.removing("remove"):
@@ -291,11 +271,7 @@ class SegmentLogStore(LogStore):
                 self._failures.fail("write a checkpoint in", error)
 
     def _sync_files(self) -> None:
-        try:
-            synced = self._unsynced.sync(self._handles, self._directory_fd)
-        except OSError as error:
-            self._failures.fail("sync", error)
-        self._checkpoints.synced(synced)
+        self._checkpoints.synced(self._unsynced.sync(self._handles, self._directory_fd))
         self._syncs += 1
 
     # Logs and their segments
@@ -315,7 +291,7 @@ class SegmentLogStore(LogStore):
             for directory in (segment.path, path, self._directory):
                 self._files.fsync_dir(directory)
         except OSError as error:
-            self._failures.refuse("create", error, partial(self._remove_new, path, segment))
+            self._failures.refuse("create", error, partial(remove_created, segment, path, self._files))
         self._logs[log] = SegmentedLog(log, path, settings, (segment,))
 
     def drop(self, log: LogId) -> None:
@@ -442,13 +418,8 @@ class SegmentLogStore(LogStore):
             self._unsynced.sync_created({segment})
         except OSError as error:
             path = segment_path(state.path, base_offset)
-            self._failures.refuse(action, error, partial(self._remove_new, path, segment))
+            self._failures.refuse(action, error, partial(remove_created, segment, path, self._files))
         return segment
-
-    def _remove_new(self, path: Path, segment: Segment | None) -> None:
-        if segment is not None:
-            self._handles.discard(segment)
-        self._files.remove_tree(path)
 
     def _remove_segments(
         self,
@@ -489,29 +460,16 @@ class SegmentLogStore(LogStore):
         try:
             if self._failures.reason is None:
                 self.sync()
-                self._save_indexes()
+                try_to_save_indexes(self._directory, self._unsealed(), self._files)
         finally:
             self._failures.closed = True
             self._release()
-
-    def _save_indexes(self) -> None:
-        try:
-            save_indexes(self._directory, self._unsealed(), self._files)
-        except OSError as error:
-            logger.warning(
-                "cannot save the indexes in %s; the next start reads the batches instead: %s",
-                self._directory,
-                error,
-            )
 
     def _unsealed(self) -> list[Segment]:
         return [segment for log in self._logs.values() for segment in log.segments if not segment.sealed]
 
     def _release(self) -> None:
-        for log in self._logs.values():
-            for segment in log.segments:
-                self._handles.discard(segment)
-        self._handles.discard_all()
+        self._handles.discard_all(segment for log in self._logs.values() for segment in log.segments)
         self._files.close(self._directory_fd)
         self._spare.close()
 

@@ -52,9 +52,10 @@ from kbroker.storage.segment.checkpoint import (
     remove_checkpoint,
     shorten_checkpoint,
 )
+from kbroker.storage.segment.creation import create_segment, write_sidecars
 from kbroker.storage.segment.cut import CUT, TEMPORARY, holds_batch, keep_segment, keep_tail
 from kbroker.storage.segment.index import DATA, INDEX, INDEX_ROWS, SegmentIndex, scan
-from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment, create_segment, write_sidecars
+from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,15 @@ class Recovery:
     file system at the end."""
     scratch: bytearray = field(default_factory=bytearray)
 
+    def report(self, directory: Path, logs: int) -> None:
+        """Log it, unless the store was shut down cleanly."""
+        if self.segments_read_again or self.removed_segments:
+            logger.info(
+                "%s was not shut down cleanly: reread %d segments of %d logs, cut %d bytes, "
+                "removed %d segments",
+                directory, self.segments_read_again, logs, self.cut_bytes, self.removed_segments,
+            )  # fmt: skip
+
 
 def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
     """Save the indexes of unsealed segments for the next open. Durable on return."""
@@ -113,6 +123,16 @@ def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> 
         checksum = crc32c(part, checksum)
     files.write_atomically(directory / CLEAN_SHUTDOWN, [*parts, _LENGTH.pack(checksum)])
     files.fsync_dir(directory)
+
+
+def try_to_save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
+    """The same. Without them the next open reads the batches, so an error is only logged."""
+    try:
+        save_indexes(directory, segments, files)
+    except OSError as error:
+        logger.warning(
+            "cannot save the indexes in %s; the next start reads the batches instead: %s", directory, error
+        )
 
 
 def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:

@@ -63,7 +63,6 @@ FOLLOWS = "follows"
 ANY_TIME_MS, NO_TIME_MS = 1 << 64, -1 << 64
 """Of Segment.latest_ms: it takes every batch, or none."""
 
-_SIDECARS = {"dtype.ninja": b"uint8", "order.ninja": b"C", "type.ninja": b"numpy"}
 _LENGTH = struct.Struct("<Q")
 _LOAD_AHEAD_BYTES = 4 << 20
 _LOAD_AHEAD_TIMES = 16
@@ -443,8 +442,7 @@ class OpenHandles:
             return len(self._opened) <= self.max_files
 
     def give_up(self) -> bool:
-        """Close and unmap what may be, since the process has no more open files (a mapping has one,
-        too). False if there is nothing."""
+        """Close and unmap all that may be (a mapping has a file, too). False if none may be."""
         with self.lock:
             closed = [each for each in self._opened if not self._is_pinned(each)]
             for segment in closed:
@@ -462,10 +460,10 @@ class OpenHandles:
             self._mapped.pop(segment, None)
             self._close(segment)
 
-    def discard_all(self) -> None:
-        """Those that belong to no log yet, too."""
+    def discard_all(self, segments: Iterable[Segment]) -> None:
+        """These, and all that are open or mapped: some belong to no log yet."""
         with self.lock:
-            for segment in [*self._opened, *self._mapped]:
+            for segment in [*segments, *self._opened, *self._mapped]:
                 self.discard(segment)
 
     def close_file(self, segment: Segment) -> None:
@@ -500,36 +498,3 @@ def length_of_data(size: int) -> bytes:
 
 def segment_path(log_path: Path, base_offset: int) -> Path:
     return log_path / f"{base_offset:020d}"
-
-
-def create_segment(
-    log_path: Path, base_offset: int, capacity: int, follows: int | None,
-    *, files: Files, handles: OpenHandles,
-) -> Segment:  # fmt: skip
-    """Create an empty segment with an open file. Not durable. The data file is created last, so a
-    segment that has one is complete."""
-    path = segment_path(log_path, base_offset)
-    files.mkdir(path)
-    for name, content in _SIDECARS.items():
-        files.write(path / name, content)
-    files.write(path / SHAPE, _LENGTH.pack(capacity))
-    if follows is not None:
-        files.write(path / FOLLOWS, b"%d" % follows)
-    segment = Segment(path, files, handles, index=SegmentIndex.empty(), sealed=False, capacity=capacity)
-    fd = files.open(path / DATA, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    with handles.lock:
-        segment.fd = fd
-        handles.opened(segment)
-    try:
-        files.ftruncate(fd, capacity)
-    except OSError:
-        handles.discard(segment)
-        raise
-    return segment
-
-
-def write_sidecars(path: Path, size: int, files: Files) -> None:
-    """Replace mmap-ninja's description files, which may be missing or outdated. Not durable before
-    fsync_dir."""
-    for name, content in {**_SIDECARS, SHAPE: _LENGTH.pack(size)}.items():
-        files.write_atomically(path / name, [content])

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.storage.segment.checkpoint import remove_checkpoint
+from kbroker.storage.segment.creation import write_sidecars
 from kbroker.storage.segment.index import DATA, INDEX, INDEX_TEMPORARY, SegmentIndex
-from kbroker.storage.segment.segment import Segment, write_sidecars
+from kbroker.storage.segment.segment import Segment
 
 _CHUNK_BYTES = 1 << 20
 

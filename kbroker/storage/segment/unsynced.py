@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from kbroker.storage.files import Files
+from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment
 
 
@@ -26,8 +27,10 @@ class Unsynced:
     - `writing`: used by write() only.
     """
 
-    def __init__(self, files: Files, *, use_syncfs: bool) -> None:
+    def __init__(self, files: Files, failures: Failures, *, use_syncfs: bool) -> None:
+        """`failures`: fails the store if a sync fails. The methods raise StoreFailed then."""
         self._files = files
+        self._failures = failures
         self.use_syncfs = use_syncfs
         self.writing: set[Segment] = set()
         self.dirty: set[Segment] = set()
@@ -42,40 +45,45 @@ class Unsynced:
     def sync(self, handles: OpenHandles, directory_fd: int) -> Sequence[tuple[Segment, int]]:
         """Sync everything written before the call. Returns the unsealed segments, each with the
         number of its batches that are on disk."""
-        with handles.lock:
-            dirty, created, flushed = self.dirty, self.created, self.flushed
-            self.dirty, self.created, self.flushed = set(), set(), {}
-            self.syncing = dirty
-            files = [handles.file(segment) for segment in dirty if not segment.discarded]
-            written = [
-                (segment, len(segment.index))
-                for segment in dirty
-                if not (segment.discarded or segment.sealed)
-            ]
         try:
+            with handles.lock:
+                dirty, created, flushed = self.dirty, self.created, self.flushed
+                self.dirty, self.created, self.flushed = set(), set(), {}
+                self.syncing = dirty
+                files = [handles.file(segment) for segment in dirty if not segment.discarded]
+                written = [
+                    (segment, len(segment.index))
+                    for segment in dirty
+                    if not (segment.discarded or segment.sealed)
+                ]
             if self.use_syncfs and (created or len(files) > 1):
                 self._files.syncfs(directory_fd)
             else:
                 for fd in files:
                     self._files.fdatasync(fd)
                 self.sync_created(created)
+        except OSError as error:
+            self._failures.fail("sync", error)
         finally:
             self.syncing = set()
         if flushed:
             written += [each for each in flushed.items() if not (each[0].discarded or each[0].sealed)]
         return written
 
-    def sync_slice(self, fds: Sequence[int], directory_fd: int) -> None:
+    def sync_slice(self, directory_fd: int, fds: Sequence[int]) -> None:
         """Sync the bytes of some files that are open for writing."""
-        if self.use_syncfs and len(fds) > 1:
-            self._files.syncfs(directory_fd)
-        else:
-            for fd in fds:
-                self._files.fdatasync(fd)
+        try:
+            if self.use_syncfs and len(fds) > 1:
+                self._files.syncfs(directory_fd)
+            else:
+                for fd in fds:
+                    self._files.fdatasync(fd)
+        except OSError as error:
+            self._failures.fail("sync", error)
 
     def sync_recovered(self, segments: Iterable[Segment], directory_fd: int) -> None:
-        """Sync the segments that recovery has read. Without syncfs their bytes were synced while
-        their files were open (Recovery.sync_files)."""
+        """Sync the segments that recovery has read; OSErrors pass through. Without syncfs their
+        bytes were synced while their files were open (Recovery.sync_files)."""
         if self.use_syncfs:
             self._files.syncfs(directory_fd)
         else:

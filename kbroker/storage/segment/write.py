@@ -25,12 +25,12 @@ from pathlib import Path
 
 from kbroker.formats.batches import Buffer
 from kbroker.storage.files import MAX_BUFFERS, Files, after
+from kbroker.storage.segment.creation import create_segment
 from kbroker.storage.segment.segment import (
     ANY_TIME_MS,
     Crowded,
     OpenHandles,
     Segment,
-    create_segment,
     segment_path,
 )
 from kbroker.storage.spi import LogId, LogSettings, StampedBatch
