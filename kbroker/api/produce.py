@@ -1,9 +1,11 @@
 """Produce (0), v3-13. One record batch per partition (KIP-98 format); topics by name to v12, by id
 from v13 (KIP-516).
 
-- acks=0: no answer; a refused batch ends the connection, so that the producer notices.
-- acks=1: answered when the batch is written.
-- acks=all: answered when it is committed (see kbroker/broker/commits/group_commit.py).
+- acks=1 and acks=all: answered when the batch is committed (see group_commit.py): it is
+  durable, and readers see it.
+- acks=0: no answer. The connection waits for the same moment before it receives the burst after
+  the next one (server/peer.py), so a producer cannot send faster than the store commits. A refused
+  batch, or a failed write or sync, ends the connection, so that the producer notices.
 
 With an authorizer a topic needs WRITE: without it all rows are 29, whether or not it exists (an
 unknown id is 100). A request with transactional batches needs WRITE on its transactional id, and
@@ -36,9 +38,8 @@ from kbroker.formats.compression import Codec
 from kbroker.protocol.responses import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
 from kbroker.security.acls import Operation, ResourceType
 
-_ALL = -1
 _NONE = 0
-_ACKS = (_ALL, _NONE, 1)
+_ACKS = (-1, _NONE, 1)
 _NO_TOPIC_ID = UUID(int=0)
 _ZSTD_FROM = 7
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
@@ -50,7 +51,7 @@ def handle(request: Request) -> Later | Awaitable[Later]:
     produce = _Produce(request, None)
     for name, batches in _batches_of(request):
         produce.append_topic(name, batches)
-    return Later(produce.pending, produce.body)
+    return Later(produce.pending, produce.body, produce.acks == _NONE)
 
 
 async def _transactional(request: Request) -> Later:
@@ -65,7 +66,7 @@ async def _transactional(request: Request) -> Later:
     produce = _Produce(request, await transaction_of(request, topics))
     for name, batches in topics:
         produce.append_topic(name, batches)
-    return Later(produce.pending, produce.body)
+    return Later(produce.pending, produce.body, produce.acks == _NONE)
 
 
 def _refused(request: Request, topics: Batches, error: KafkaError) -> Later:
@@ -73,7 +74,7 @@ def _refused(request: Request, topics: Batches, error: KafkaError) -> Later:
     produce = _Produce(request, None)
     for name, batches in topics:
         produce.refuse_topic(name, batches, error)
-    return Later(produce.pending, produce.body)
+    return Later(produce.pending, produce.body, produce.acks == _NONE)
 
 
 def _batches_of(request: Request) -> Batches:
@@ -138,15 +139,14 @@ class _Produce:
             partition = None
             try:
                 partition = self._partition(topic, name, index, records)
-                on_written = None if self.acks == _ALL else part.written
                 appended: Appended | None
                 try:
                     if not (partition.topic.rules.check_payload or queues.queues or self.transaction):
-                        appended = partition.enqueue(records, self._now_ms, part.done, on_written)
+                        appended = partition.enqueue(records, self._now_ms, part.done)
                     else:
-                        appended = queues.append(partition, records, self._now_ms, part, on_written)
+                        appended = queues.append(partition, records, self._now_ms, part)
                 except ProducersNotLoaded:
-                    appended = queues.append(partition, records, self._now_ms, part, on_written)
+                    appended = queues.append(partition, records, self._now_ms, part)
                 if appended is None:
                     rows.append(ProduceRow(index, 0))  # until `part` is notified
                 else:
@@ -238,7 +238,7 @@ class _Produce:
 class _Part:
     """One partition's part of the answer."""
 
-    __slots__ = ("_at", "_finished", "_index", "_produce", "_rows", "_topic")
+    __slots__ = ("_at", "_index", "_produce", "_rows", "_topic")
 
     def __init__(self, produce: _Produce, topic: Topic | None, rows: list[ProduceRow], index: int) -> None:
         self._produce = produce
@@ -246,7 +246,6 @@ class _Part:
         self._rows = rows
         self._at = len(rows)
         self._index = index
-        self._finished = False
 
     @property
     def transactional(self) -> bool:
@@ -256,25 +255,17 @@ class _Part:
         if self._produce.transaction is not None:
             self._produce.transaction.check(partition, header)
 
-    def written(self) -> None:
-        """acks=1 waits for no more than the write."""
-        self.done(None)
-
     def appended(self, partition: Partition, appended: Appended) -> None:
         self._rows[self._at] = ProduceRow(
             self._index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset
         )
 
     def refused(self, partition: Partition, error: KafkaError, size_bytes: int) -> None:
-        self._finished = True
         self._rows[self._at] = self._produce.refused(partition, self._index, error)
         self._produce.failed(self._topic, error.code, size_bytes)
         self._produce.pending.part_done()
 
     def done(self, error: Exception | None) -> None:
-        if self._finished:
-            return
-        self._finished = True
         if error is not None:
             self._rows[self._at] = ProduceRow(
                 self._index, ErrorCode.kafka_storage_error, error_message=str(error)

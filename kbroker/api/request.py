@@ -35,11 +35,12 @@ class Raw(NamedTuple):
 
 @final
 class Later(NamedTuple):
-    """A response body that `body` builds once `pending` is zero. If it returns None, nothing is
-    sent (acks=0)."""
+    """A response body that `body` builds once `pending` is zero. `is_silent`: it returns None, and
+    nothing is sent (acks=0)."""
 
     pending: Pending
     body: Callable[[], Raw | None]
+    is_silent: bool = False
 
 
 Message: TypeAlias = Mapping[str, Any]

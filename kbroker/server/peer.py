@@ -112,8 +112,8 @@ class Peer(Transport):
     """One client connection. `reserved_bytes` belong to Intake."""
 
     __slots__ = (
-        "_broker", "_frames", "_intake", "_mute", "_quotas", "busy", "connection", "is_over",
-        "reserved_bytes", "was_active",
+        "_broker", "_frames", "_intake", "_mute", "_quotas", "_unconfirmed", "busy", "connection",
+        "is_over", "reserved_bytes", "was_active",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,8 @@ class Peer(Transport):
         self._broker = broker
         self._quotas = broker.quotas
         self._mute: Mute | None = None
+        self._unconfirmed: Sequence[Later] = ()
+        """Of the last burst: without an answer (acks=0), and not committed yet."""
         self.connection = Connection(connection_id, host, broker.deadlines, listener)
         self.act_as(ANONYMOUS)
         self._frames = FrameReader(intake.max_frame_bytes)
@@ -160,12 +162,14 @@ class Peer(Transport):
             except BlockingIOError:
                 continue
             if not received:
+                await self._confirm()
                 raise ClosedByPeer
             self._metrics.received_bytes += received
             self.busy = True
             await self._handle_burst(shared_buffer[:received])
             self.busy = False
             if self._intake.stopping or self.is_over:
+                await self._confirm()
                 return
             self.was_active = True
             if self._frames.expected_bytes != self.reserved_bytes:
@@ -198,7 +202,10 @@ class Peer(Transport):
         except (BadFrame, CloseConnection):
             await self._send(ready)  # The requests before the bad one are answered.
             raise
-        await self._send(ready)
+        if ready and type(last := ready[-1].answer) is Later and last.is_silent:
+            await self._end_silently(ready, last)
+        else:
+            await self._send(ready)
 
     async def _handle_metered(self, frames: Iterator[bytes | memoryview]) -> None:
         """The same for a broker with quotas. A client that has exceeded one gets its answer, and
@@ -261,6 +268,8 @@ class Peer(Transport):
     async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
         """Answers that are ready do not wait for a request that may be parked."""
         try:
+            if self._unconfirmed:
+                await self._confirm()
             if ready:
                 await self._send(ready)
         except BaseException:
@@ -296,9 +305,31 @@ class Peer(Transport):
         response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
         return response, answer if type(answer) is CoroutineType else None
 
+    async def _end_silently(self, ready: deque[_Response], last: Later) -> None:
+        """Batches with acks=0 at the end of a burst are committed while the next burst is received
+        and queued. So the connection is never ahead of the store by more than two bursts."""
+        last.pending.start()
+        unconfirmed: deque[Later] = deque()
+        while ready and type(later := ready[-1].answer) is Later and later.is_silent and later.pending.parts:
+            unconfirmed.appendleft(later)
+            ready.pop().buffers(None)
+        await self._confirm()
+        await self._send(ready)
+        self._unconfirmed = unconfirmed
+
+    async def _confirm(self) -> None:
+        """Wait for the batches with acks=0 of the last burst. Raises CloseConnection if one was
+        refused."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, ()
+        for later in unconfirmed:
+            await later.pending.wait()
+            later.body()
+
     async def _send(self, ready: deque[_Response]) -> None:
         buffers: list[Buffer] = []
         try:
+            if self._unconfirmed and ready:
+                await self._confirm()
             while ready:
                 response = ready.popleft()
                 answer = response.answer

@@ -254,8 +254,8 @@ class InFlightWindow(WindowColumns):
         self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool
     ) -> list[tuple[int, int]]:
         """Return pending records of first..last to their holder. Where its lock has run out they
-        are released by delivery count, and archived at the limit, without a dead letter. Returns
-        the runs of the latter kind. `prolongs`: the broker prolongs locks, but must not prolong
+        are released by delivery count, or given up at the limit. Returns the runs whose lock has
+        run out. `prolongs`: the broker prolongs locks, but must not prolong
         these."""
         first = max(first, self.start_offset)
         if first > last:

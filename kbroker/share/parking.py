@@ -189,10 +189,11 @@ class Parking(ParkedSaving):
         return len(entries)
 
     def acquire(
-        self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
+        self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings, room: int
     ) -> list[AcquiredRange]:
-        """Lock those of these records that are still ready, in offset order. The first is always
-        taken; one near its delivery limit is taken alone (KAFKA-17541)."""
+        """Lock those of these records that are still ready, in offset order, and `room` at most.
+        The first is taken before all others; one near its delivery limit is taken alone
+        (KAFKA-17541)."""
         ranges: list[AcquiredRange] = []
         suspect_from = throttle.threshold(settings.delivery_count_limit)
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
@@ -200,7 +201,7 @@ class Parking(ParkedSaving):
             entries = [entry for entry in entries if entry.count < suspect_from]
         else:
             del entries[1:]
-        del entries[max(0, settings.max_record_locks - self.held) :]
+        del entries[room:]
         for entry in sorted(entries, key=_offset):
             offset = entry.offset
             self._leave_line(entry)

@@ -139,7 +139,8 @@ class SharePartition(
             return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
-        room = max_records
+        taken = 0
+        room = max_records if self.parking is None else min(max_records, self._locks_left)
         for run, is_finished in runs_of(batches, control):
             if is_finished is not None:
                 for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
@@ -148,11 +149,12 @@ class SharePartition(
             if room <= 0 or not run:
                 break
             turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
-            turn.run(fetch_offset, run, max_records - room)
+            turn.run(fetch_offset, run, taken)
             if turn.discarded:
                 self._note_discarded(turn.discarded)
             ranges += turn.ranges
             room -= turn.taken
+            taken += turn.taken
             self._counters.redeliveries += turn.redelivered
             self._counters.acquired_records += turn.taken
             if self._held is not None:
@@ -218,7 +220,7 @@ class SharePartition(
         ranges = (
             []
             if parking is None or not self._has_learnt_keys
-            else parking.acquire(member_id, offsets, now_ms, self._settings)
+            else parking.acquire(member_id, offsets, now_ms, self._settings, self._locks_left)
         )
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)

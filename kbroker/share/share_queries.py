@@ -76,6 +76,8 @@ class SharePartitionQueries(SharePartitionWrites):
         window, settings = self._window, self._settings
         if self.key_order is not None and not self._has_learnt_keys:
             return None
+        if self.parking is not None and not self._locks_left:
+            return None
         if settings.limits_undecided and window.undecided >= settings.max_record_locks:
             return window.next_given_back()
         if settings.scans:
@@ -104,18 +106,15 @@ class SharePartitionQueries(SharePartitionWrites):
         limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
         has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
         new = max(0, end_offset - self.unread_from) if has_room else 0
-        new += self.parked_ready
-        return new + (
-            window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset)
-            if window.states
-            else 0
-        )
+        if window.states:
+            new += window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset)
+        return new if self.parking is None else min(new + self.parked_ready, self._locks_left)
 
     @property
     def parked_ready(self) -> int:
         if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
             return 0
-        return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
+        return min(self.parking.ready, self._locks_left) if self.parking.ready else 0
 
     def first_lock_ms(self, member_id: str) -> float | None:
         """When the first lock ends under which the member holds a record; None: it holds none."""

@@ -27,6 +27,7 @@ from kbroker.share.parked_memory import Code, Entry
 from kbroker.share.parked_saving import ParkingWrite
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import (
+    ACQUIRED,
     AVAILABLE,
     BEHIND,
     HOLE,
@@ -90,6 +91,19 @@ class SharePartitionWrites:
     def has_unsaved(self) -> bool:
         """True if failed writes left something for the next write to save."""
         return bool(self._unsaved) or (self.parking is not None and self.parking.has_unsaved)
+
+    @property
+    def _locks_left(self) -> int:
+        """How many more records members may hold. Those of the window and parked ones count
+        together, with those that a member has answered for and whose save is under way."""
+        window = self._window
+        held = window.states.count(ACQUIRED, window.start_offset - window.base)
+        for pending, _, _, holder, parked in self._writes.values():
+            if holder is not None:
+                held += size_of(pending) + (0 if parked is None else len(parked.pending))
+        if self.parking is not None:
+            held += self.parking.held
+        return max(0, self._settings.max_record_locks - held)
 
     @property
     def settings(self) -> ShareSettings:
@@ -158,8 +172,9 @@ class SharePartitionWrites:
         if parked is not None and self.parking is not None:
             still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
+        settings = self._settings
         by_count = given_back(
-            self._settings.delivery_count_limit, waits=self._settings.redelivery is not None
+            settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None
         )
         due: Mapping[int, float] = {}
         if parked is not None and self.parking is not None:

@@ -99,8 +99,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SendConfirmed:
-    """The broker confirmed the send, with acks=all. Without this event the record may or may not be
-    in the log."""
+    """The broker confirmed the send, with acks=1 or all. Without this event the record may or may
+    not be in the log."""
 
     at_ns: int
     producer: str

@@ -68,8 +68,8 @@ GROUPS: Mapping[str, tuple[str, str]] = {
 ABOUT_RATES = ("produce", "fetch", "share", "queue", "transactions")
 """Groups in which clients work as fast as they can."""
 NOT_IN_MEAN = frozenset({"one-8-backlog", "produce-100b-1p-acks1", "produce-1kb-6p-16kb-acks1"})
-"""A known weakness of Kafka, and rows that are nearly the same as others. Neither should affect the
-overall mean."""
+"""A known weakness of Kafka; and rows of older runs, with acks=1, which are nearly the same as
+others. Neither should affect the overall mean."""
 _SAID_WITH_GROUP = ("produce", "fetch", "share")
 _SHORT = {
     "rate": "records/s",

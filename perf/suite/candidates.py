@@ -7,8 +7,7 @@ whole suite, and one of them works.
 
 Durability `os` (a response may precede the sync) is compared with Kafka's default, which never
 syncs. `disk` (synced before the response) is compared with Kafka's flush.messages=1, although its
-share state is not synced. With acks=1, `disk` also responds before the sync, and is compared with
-Kafka's default.
+share state is not synced. Both sync for any acks, so there are no rows with acks=1.
 """
 
 from __future__ import annotations

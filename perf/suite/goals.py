@@ -89,13 +89,6 @@ DISK_PRODUCE: Sequence[tuple[str, float]] = (
 )
 """`disk` against flush.messages=1: row, least ratio of the rate."""
 
-DISK_ACKS_1: Sequence[tuple[str, float]] = (
-    ("produce-100b-1p-acks1", 1.0),
-    ("produce-1kb-6p-16kb-acks1", 1.0),
-)
-"""`disk` against Kafka's default. kbroker responds to acks=1 before the sync, so neither waits for
-one. With flush.messages=1, Kafka would sync in the append for any acks."""
-
 
 def all_goals() -> list[Goal]:
     """The goals in the order of the report. `engine_ratios` has those between engines."""
@@ -113,8 +106,6 @@ def _os_goals() -> Iterator[Goal]:
 def _disk_goals() -> Iterator[Goal]:
     for row, rate in DISK_PRODUCE:
         yield Goal(row, "rate", DISK, "kafka-sync", at_least=rate)
-    for row, rate in DISK_ACKS_1:
-        yield Goal(row, "rate", DISK, "kafka", at_least=rate)
     for row, rate, per_cpu_s in THROUGHPUT:
         if row.startswith(("share-", "one-")):
             yield Goal(row, "rate", DISK, "kafka", at_least=round(_STATE_SYNCED * rate, 3))

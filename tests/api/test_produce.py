@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
+import trio.testing
 
 from kbroker.api import APIS
 from kbroker.api.request import CloseConnection
+from kbroker.broker.options import Durability
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.producing import batch, fetch, produce
+from tests.metrics.world import blocked
 
 PRODUCE = range(APIS[0].first, APIS[0].last + 1)
 NO_ID = UUID(int=0xDEAD)
@@ -202,6 +207,65 @@ async def test_a_plain_batch_in_a_request_with_a_transactional_id(connect: Conne
         row = answer.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (ErrorCode.none, 0)
         assert client.partition("orders").last_stable_offset == 1
+
+
+# BASE-67
+@pytest.mark.parametrize("durability", ["disk", "os"])
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_an_answered_batch_is_visible(
+    connect: Connect, every_engine: str, durability: Durability, acks: int
+) -> None:
+    """On any connection, below the latest offset and in a Fetch that does not wait. Until then the
+    commit under way could still fail."""
+    async with connect(engine=every_engine, durability=durability) as client:
+        topic = await client.create_topic("orders")
+        readers = client, client.another(2)
+        for number in range(10):
+            row = await produce(client, topic.topic_id, batch(b"a"), acks=acks)
+            assert row.base_offset == number
+            for reader in readers:
+                assert reader.partition("orders").high_watermark == number + 1
+                (read,) = (await fetch(reader, topic.topic_id, number)).responses[0].partitions
+                assert read.high_watermark == number + 1
+                assert read.records
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_batch_is_confirmed_by_its_sync(connect: Connect, acks: int) -> None:
+    """No request ends before it."""
+    async with connect(engine="segment") as client:
+        topic = await client.create_topic("orders")
+        ended = trio.Event()
+
+        async def send() -> None:
+            await produce(client, topic.topic_id, batch(b"a"), acks=acks)
+            ended.set()
+
+        async with trio.open_nursery() as nursery:
+            with blocked(client.broker.log_commits):
+                nursery.start_soon(send)
+                await trio.testing.wait_all_tasks_blocked()
+                assert client.partition("orders").next_offset == 1
+                assert not ended.is_set()
+        assert client.partition("orders").high_watermark == 1
+
+
+# BASE-29
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_failed_sync_confirms_nothing(connect: Connect, acks: int) -> None:
+    """With acks=0 it ends the connection."""
+    async with connect(engine="segment") as client:
+        topic = await client.create_topic("orders")
+
+        def fail() -> None:
+            raise StoreFailed("EIO")
+
+        client.broker.log_commits._sync = fail
+        with pytest.raises(CloseConnection) if acks == 0 else nullcontext():
+            assert await refused(client, topic.topic_id, batch(b"a"), acks=acks) == (
+                ErrorCode.kafka_storage_error
+            )
+        assert client.partition("orders").high_watermark == 0
 
 
 # BASE-29

@@ -3,7 +3,8 @@
 A first argument of tests.crash.broken_groups breaks its consumer groups, one of
 tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping the records kept
 beside a log, one of tests.crash.broken_transactions its transactions, one of
-tests.crash.broken_compaction its cleaner. A further `notes-passes` with a path makes the cleaner
+tests.crash.broken_compaction its cleaner, one of tests.crash.broken_confirming what it confirms. A
+further `notes-passes` with a path makes the cleaner
 note its passes there (tests.crash.pass_notes), a further `looks-often` makes the broker check work
 queues without a pause.
 """
@@ -17,6 +18,7 @@ from kbroker.broker.logs import retention
 from kbroker.cli import main
 from tests.crash import (
     broken_compaction,
+    broken_confirming,
     broken_groups,
     broken_keeping,
     broken_queues,
@@ -39,6 +41,8 @@ if __name__ == "__main__":
         broken_transactions.install(sys.argv.pop(1))
     elif sys.argv[1] in broken_compaction.FAULTS:
         broken_compaction.install(sys.argv.pop(1))
+    elif sys.argv[1] in broken_confirming.FAULTS:
+        broken_confirming.install(sys.argv.pop(1))
     if sys.argv[1] == pass_notes.ARGUMENT:
         pass_notes.install(Path(sys.argv[2]))
         del sys.argv[1:3]

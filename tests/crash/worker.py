@@ -132,7 +132,8 @@ def digest_of(message: Message, *, without: str = "\0") -> str:
 
 
 def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Two producers, one of them idempotent; small bursts, some records of several pages."""
+    """Two producers, one of them idempotent, the other one with acks=1; small bursts, some records
+    of several pages."""
     _produce(
         name,
         bootstrap,
@@ -183,7 +184,7 @@ def produce_one(
 ) -> None:
     config = {
         "bootstrap.servers": bootstrap,
-        "acks": "all",
+        "acks": "all" if idempotent else "1",
         "enable.idempotence": idempotent,
         "linger.ms": 2,
         "retry.backoff.ms": 20,

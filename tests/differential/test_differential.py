@@ -18,6 +18,7 @@ import pytest
 from kbroker.testing.broker import open_test_broker
 from tests.brokers import DURABLE_ENGINES, require_engine
 from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
+from tests.crash.harness import LAUNCHER
 from tests.differential.known_differences import KNOWN, explain
 from tests.differential.page import listed, only_in_newer
 from tests.differential.running import (
@@ -35,7 +36,7 @@ from tests.differential.secured import Place
 
 SCRIPTS = load_scripts()
 LONG = {name for name, script in SCRIPTS.items() if script.long}
-ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("compaction_", "txn_"))]
+ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("base_confirmed.", "compaction_", "txn_"))]
 
 
 def compare(script: Script, at: int | Place) -> list[Found]:
@@ -89,6 +90,13 @@ def test_answers_as_kafka(name: str, compared: Compared) -> None:
 @pytest.mark.parametrize("name", ON_DISK)
 def test_answers_as_kafka_on_disk(name: str, compared_on_disk: Compared) -> None:
     check(compared_on_disk[name].result())
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(SCRIPTS) if name.startswith("base_confirmed.")])
+def test_a_broker_that_confirms_early_is_caught(name: str) -> None:
+    command = [*LAUNCHER, "confirms-early"]
+    with open_test_broker(storage="memory", config=BROKER_CONFIG, command=command) as broker:
+        assert compare(SCRIPTS[name], broker.port)
 
 
 def test_every_listed_difference_is_met(compared: Compared) -> None:

@@ -184,6 +184,10 @@ class World(ParkedChecks, LogStarts):
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
         assert bool(ranges) == (bool(turn) and ready > 0)
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
+        is_full = self._locked() >= self.settings.max_record_locks
+        assert ranges or not turn or is_full or not self.sp._has_learnt_keys, (
+            "a due record is refused by the number of locks only"
+        )
         self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
         for first, last, _ in ranges:
             for offset in range(first, min(last + 1, self.log_start)):
@@ -191,6 +195,11 @@ class World(ParkedChecks, LogStarts):
                 assert self.store.records[offset] == record_of(offset)
                 self.kept_delivered += 1
         self._delivered(member, ranges)
+
+    def _locked(self) -> int:
+        """How many records members hold, or have given back in a write that has not ended."""
+        saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
+        return len(self._holdings()) + saving
 
     def _drop_lost(self) -> None:
         """A record whose accept was in a failed write may no longer be kept, although the member
@@ -221,6 +230,7 @@ class World(ParkedChecks, LogStarts):
                 )
                 job.count = job.least_count = count
                 job.member, job.deadline_ms, job.answered = member, self.now_ms + LOCK_MS, False
+        assert not ranges or self._locked() <= self.settings.max_record_locks
 
     def acknowledge(self) -> None:
         member = self.rnd.choice(MEMBERS)
@@ -535,6 +545,10 @@ class World(ParkedChecks, LogStarts):
         for offset, job in self.jobs.items():
             is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
             assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
+            has_letter = job.gone or job.expired or offset in self.dead_letters
+            assert has_letter or job.done or not self.settings.dead_letter_queue or job.may_be_over, (
+                f"{offset} reached the limit and has no dead letter"
+            )
             assert not job.given_up or job.gone or offset in self.dead_letters, (
                 f"the dead letter of {offset} is lost"
             )

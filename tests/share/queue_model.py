@@ -372,12 +372,8 @@ class CheckedQueue(QueueChecks):
                 rec.due_ms = 0
                 # its holder answered: not renewed
                 rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms
-                # and then it is archived at the limit, without a dead letter
                 if rec.deadline_ms <= self.now_ms:
-                    rec.state = (
-                        ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
-                    )
-                    rec.member = None
+                    rec.state, rec.member = self._given_back(rec), None
         self.check(settled=True)
 
     def _succeeded(self, write: Write) -> None:
@@ -526,7 +522,8 @@ class CheckedQueue(QueueChecks):
                 }
                 if not unread:
                     break
-        assert all(rec.state in DONE for rec in self.known.values())
+        left = {offset: rec for offset, rec in self.known.items() if rec.state not in DONE}
+        assert not left, (left, self.failures, self.settings)
         assert {offset for offset in self.exists() if offset >= self.start} <= self.known.keys()
         self._drain_dead_letters()
         self.dead_letters.check_all_written()

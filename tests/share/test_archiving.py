@@ -124,12 +124,15 @@ class TestWhichRecords:
         assert (q.shown(), q.sp.take_dead_letters()) == ("5-9 H2 m", [])
 
     @pytest.mark.parametrize("answer", [REJECT, RELEASE, ACCEPT])
-    def test_a_lock_that_ran_out_during_a_failed_write_makes_none(self, answer: int) -> None:  # DLQ-12
+    def test_a_lock_that_ran_out_during_a_failed_write_makes_one(self, answer: int) -> None:  # DLQ-12
+        """None of the answers is saved, so the record has reached its limit."""
         q = last_attempt()
         asked = q.ask("m", ack(0, 4, answer))
         assert q.expire(LOCK_MS) is None
         q.fail(asked)
-        assert (q.sp.start_offset, q.sp.take_dead_letters()) == (5, [])
+        assert (q.sp.start_offset, q.sp.has_unsaved_archiving, q.sp.take_dead_letters()) == (0, True, [])
+        q.save(q.sp.retry_unsaved())
+        assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, DeadLetterCause.EXHAUSTED)]
 
     def test_a_failed_write_gives_records_back_to_their_holder(self) -> None:
         q = last_attempt()

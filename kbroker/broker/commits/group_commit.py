@@ -18,9 +18,9 @@ With durability `os` a sync follows in the background. No request waits for it i
 a write() during a sync(); operations do, as they share its thread. `flush` waits for a sync, and
 flushes that wait at the same time share one.
 
-Each entry is notified twice: `on_written` (the data survives kill -9) and `on_done` (it is durable,
-or with durability `os` written). Both run on the loop in the order of submission, so visibility
-moves in offset order.
+Each entry is notified once, by `on_done`: the data is durable, or with durability `os` written (it
+survives kill -9). Callbacks run on the loop in the order of submission, so visibility moves in
+offset order, and nothing is confirmed before readers see it.
 
 A full disk (NoSpace) refuses the group and everything queued behind it: a writer that has stamped
 offsets on top of a refused entry is refused as well and can roll back. The next entry is tried
@@ -126,24 +126,19 @@ class GroupCommit(Generic[Item]):
     # -- callers
     # ----------------------------------------------------------------------------------------------
 
-    def submit(
-        self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None
-    ) -> None:
+    def submit(self, items: Sequence[Item], on_done: OnDone) -> None:
         """Queue a write and have the committer's task begin: for writers that are not requests.
 
-        Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or
-        StoreFailed."""
-        self.enqueue(items, on_done, on_written)
+        `on_done` runs later, never inside this call; it gets None, NoSpace or StoreFailed."""
+        self.enqueue(items, on_done)
         self.wake()
 
-    def enqueue(
-        self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None
-    ) -> None:
+    def enqueue(self, items: Sequence[Item], on_done: OnDone) -> None:
         """`submit` for a request: only queues. The caller must call `start` before it waits."""
         if self._is_abandoned:
             trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
             return
-        self._queue.append(Entry(items, on_written, on_done))
+        self._queue.append(Entry(items, on_done))
 
     def defer(self, items: Sequence[Item]) -> None:
         """Queue a write for the next group, which begins in a tenth of a second at the latest: for
@@ -380,11 +375,10 @@ class GroupCommit(Generic[Item]):
         try:
             items = self._items_of(group)
             if items and (self._in_thread or (self._waits is not None and self._waits(items))):
-                self._begin(group, began, partial(self._write_and_sync, items), writes=True)
+                self._begin(group, began, partial(self._write_and_sync, items))
                 return
             if items:
                 self._write_here(items)
-                self._notify_written(group)
                 if self._sync_each:
                     self._begin(group, began, self._sync)
                     return
@@ -403,18 +397,14 @@ class GroupCommit(Generic[Item]):
             self._crash = crash
             raise StoreFailed(repr(crash)) from crash
 
-    def _begin(
-        self, group: list[Entry], began: float, call: Callable[[], None], *, writes: bool = False
-    ) -> None:
+    def _begin(self, group: list[Entry], began: float, call: Callable[[], None]) -> None:
         self._is_in_flight = True
-        self._thread.begin(call, partial(self._kept, group, began, writes))
+        self._thread.begin(call, partial(self._kept, group, began))
 
-    def _kept(self, group: list[Entry], began: float, writes: bool, error: BaseException | None) -> None:
+    def _kept(self, group: list[Entry], began: float, error: BaseException | None) -> None:
         """The thread has written or synced the group, or failed."""
         try:
             if error is None:
-                if writes:
-                    self._notify_written(group)
                 self.seconds.observe(perf_counter() - began)
                 self._committed(group)
             elif isinstance(error, NoSpace | StoreFailed):
@@ -456,12 +446,6 @@ class GroupCommit(Generic[Item]):
         self._write(items)
         if self._sync_each:
             self._sync()
-
-    @staticmethod
-    def _notify_written(group: list[Entry]) -> None:
-        for entry in group:
-            if entry.on_written is not None:
-                entry.on_written()
 
     async def _sync_in_background(self) -> None:
         self._sync_is_due = False

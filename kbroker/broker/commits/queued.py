@@ -11,10 +11,9 @@ from kbroker.broker.commits.waiting import OnDone
 
 
 class Entry(NamedTuple):
-    """A write. `on_written` and `on_done`: see group_commit.py."""
+    """A write. `on_done`: see group_commit.py."""
 
     items: Sequence[Any]
-    on_written: Callable[[], None] | None
     on_done: OnDone
 
 

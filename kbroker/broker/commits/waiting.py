@@ -76,6 +76,11 @@ class Pending:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
+    def start(self) -> None:
+        """Do as `wait` does before it waits."""
+        if self.parts and self._start is not None:
+            self._start()
+
     async def wait(self, *, to_the_end: bool = False) -> None:
         """Returns at once if nothing is missing. Only one task may wait. Cancelling it leaves the
         parts under way; with `to_the_end` it waits for them first, like a shielded scope, which

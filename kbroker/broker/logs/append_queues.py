@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -68,7 +67,6 @@ class _Waiting(NamedTuple):
     is_checked: bool
     """False: it waits only because an earlier batch does."""
     producing: Producing
-    on_written: Callable[[], None] | None
 
 
 class AppendQueuesStatistics(NamedTuple):
@@ -93,7 +91,6 @@ class AppendQueues:
         records: bytes | memoryview | None,
         now_ms: int,
         producing: Producing,
-        on_written: Callable[[], None] | None,
     ) -> Appended | None:
         """As Partition.enqueue, with the check that the topic asks for, and
         without ProducersNotLoaded. None: the batch waits, and `producing` is notified. Raises
@@ -112,10 +109,10 @@ class AppendQueues:
             and (not is_checked or (is_quick(header) and check_quickly(view, header, keys_of)))
         ):
             with suppress(ProducersNotLoaded):
-                return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
+                return partition.enqueue(records, now_ms, producing.done, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
         batch = memoryview(bytearray(view)) if view.readonly else view
-        waiting = _Waiting(batch, header, is_checked, producing, on_written)
+        waiting = _Waiting(batch, header, is_checked, producing)
         if queue is None:
             queue = self.queues[partition] = deque((waiting,))
             self._background.start(self._work_off, partition, queue)
@@ -148,11 +145,10 @@ class AppendQueues:
 
     @staticmethod
     def _append(partition: Partition, waiting: _Waiting) -> None:
-        batch, header, _, producing, on_written = waiting
+        batch, header, _, producing = waiting
         producing.check(partition, header)
-        producing.appended(
-            partition, partition.append(batch, wall_clock_ms(), producing.done, on_written, header=header)
-        )
+        appended = partition.append(batch, wall_clock_ms(), producing.done, header=header)
+        producing.appended(partition, appended)
 
 
 def _keys_of(partition: Partition) -> str:
@@ -162,7 +158,7 @@ def _keys_of(partition: Partition) -> str:
 
 async def _checked(waiting: _Waiting, partition: Partition) -> _Waiting:
     """The batch as it is to be stored. Raises BadBatch."""
-    batch, header, is_checked, _, _ = waiting
+    batch, header, is_checked, _ = waiting
     rules, keys_of = partition.topic.rules, _keys_of(partition)
     if must_recompress(header, rules):
         stored = await trio.to_thread.run_sync(recompressed, batch, header, rules, keys_of, limiter=_threads)

@@ -71,18 +71,9 @@ class TopicShared:
 
 
 class _InFlight:
-    """One queued batch and its callbacks. A repeat of the batch waits for the same commit; its
-    on_written is only called if the first one had one, too."""
+    """One queued batch and its callbacks. A repeat of the batch waits for the same commit."""
 
-    __slots__ = (
-        "base_offset",
-        "end_offset",
-        "has_producer",
-        "is_control",
-        "on_done",
-        "on_written",
-        "size_bytes",
-    )
+    __slots__ = ("base_offset", "end_offset", "has_producer", "is_control", "on_done", "size_bytes")
 
     def __init__(
         self,
@@ -99,7 +90,6 @@ class _InFlight:
         self.has_producer = has_producer
         self.is_control = is_control
         self.on_done = [on_done]
-        self.on_written: list[Callable[[], None]] = []
 
 
 class PartitionStatistics(NamedTuple):
@@ -200,12 +190,11 @@ class Partition(ReadablePartition):
         records: bytes | memoryview | None,
         now_ms: int,
         on_done: OnDone,
-        on_written: Callable[[], None] | None = None,
         *,
         header: BatchHeader | None = None,
     ) -> Appended:
         """`enqueue`, and have the committer begin: for writers that are not requests."""
-        appended = self.enqueue(records, now_ms, on_done, on_written, header=header)
+        appended = self.enqueue(records, now_ms, on_done, header=header)
         self._commits.wake()
         return appended
 
@@ -214,7 +203,6 @@ class Partition(ReadablePartition):
         records: bytes | memoryview | None,
         now_ms: int,
         on_done: OnDone,
-        on_written: Callable[[], None] | None = None,
         *,
         header: BatchHeader | None = None,
     ) -> Appended:
@@ -224,12 +212,12 @@ class Partition(ReadablePartition):
         - `records` is copied unless it is writable. A writable buffer is stamped in place and
           belongs to the log from here on.
         - `on_done` is called when the batch is durable (written, with durability `os`), or with
-          NoSpace or StoreFailed. Both callbacks run after this call has returned, except for a
-          repeat of a batch that is durable already.
+          NoSpace or StoreFailed. It runs after this call has returned, except for a repeat of a
+          batch that is durable already.
         - `header`: the result of validate(), if the caller has called it.
 
         Raises KafkaError, mostly BadBatch, for a batch that is refused, and ProducersNotLoaded;
-        then no callback is called.
+        then `on_done` is not called.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -248,10 +236,10 @@ class Partition(ReadablePartition):
                 append_time_ms = (
                     repeat.timestamp_ms if self.topic.rules.log_append_time else header.max_timestamp_ms
                 )
-                return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
+                return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done)
         view = memoryview(records)[: header.batch_length + LENGTH_END]
         batch = bytearray(view) if view.readonly else view
-        return self._stamped(batch, header, has_producer, now_ms, on_done, on_written)
+        return self._stamped(batch, header, has_producer, now_ms, on_done)
 
     def note_refused(self, records: bytes | memoryview | None, now_ms: int) -> None:
         """Note that a batch was refused for lack of space: a producer that is still unknown must
@@ -303,9 +291,7 @@ class Partition(ReadablePartition):
         self.producers.check_marker(producer_id, epoch, coordinator_epoch, version=version)
         batch = build_marker(kind, producer_id, epoch, coordinator_epoch, now_ms)
         marker = Marker(kind, coordinator_epoch)
-        appended = self._stamped(
-            bytearray(batch), read_header(batch), True, now_ms, on_done, None, marker=marker
-        )
+        appended = self._stamped(bytearray(batch), read_header(batch), True, now_ms, on_done, marker=marker)
         return appended.base_offset
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
@@ -315,7 +301,7 @@ class Partition(ReadablePartition):
         self._check_writable()
         header = read_header(batch)
         assert header.is_control, "the broker's own batches are control batches"
-        appended = self._stamped(bytearray(batch), header, False, 0, on_done, None)
+        appended = self._stamped(bytearray(batch), header, False, 0, on_done)
         self._commits.wake()
         return appended.base_offset
 
@@ -332,7 +318,6 @@ class Partition(ReadablePartition):
         has_producer: bool,
         now_ms: int,
         on_done: OnDone,
-        on_written: Callable[[], None] | None,
         *,
         marker: Marker | None = None,
     ) -> Appended:
@@ -353,8 +338,6 @@ class Partition(ReadablePartition):
         last_offset = base_offset + header.last_offset_delta
         size_bytes = len(batch)
         in_flight = _InFlight(base_offset, last_offset + 1, size_bytes, has_producer, is_control, on_done)
-        if on_written is not None:
-            in_flight.on_written.append(on_written)
         if has_producer and self.producers is not None:
             if marker is None:
                 self.has_transactions = self.has_transactions or header.is_transactional
@@ -368,30 +351,17 @@ class Partition(ReadablePartition):
         self._commits.enqueue(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
             partial(self._committed, in_flight),
-            None if on_written is None else partial(self._written, in_flight),
         )
         return Appended(base_offset, append_time_ms)
 
-    def _answer_repeat(
-        self, appended: Appended, on_done: OnDone, on_written: Callable[[], None] | None
-    ) -> Appended:
+    def _answer_repeat(self, appended: Appended, on_done: OnDone) -> Appended:
         for in_flight in self._in_flight:
             if in_flight.base_offset == appended.base_offset:
                 in_flight.on_done.append(on_done)
-                if on_written is not None:
-                    in_flight.on_written.append(on_written)
                 break
         else:
-            if on_written is not None:
-                on_written()
             on_done(None)
         return appended
-
-    @staticmethod
-    def _written(in_flight: _InFlight) -> None:
-        for callback in in_flight.on_written:
-            callback()
-        in_flight.on_written = []
 
     def _committed(self, in_flight: _InFlight, error: Exception | None) -> None:
         assert self._in_flight[0] is in_flight, "commits finish in offset order"

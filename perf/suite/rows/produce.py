@@ -6,13 +6,10 @@ from typing import Any
 
 from kbroker.workloads.fetch import fetch
 from kbroker.workloads.produce import produce
-from perf.suite.candidates import ALL, MAIN, READING, SEGMENT
+from perf.suite.candidates import ALL, MAIN, READING
 from perf.suite.rows import Row, RowFunction, Run
 from perf.suite.topics import Kept
 
-_ACKS_1 = SEGMENT | {"kafka"}
-"""kbroker responds to acks=1 before the sync, and Kafka without one. With flush.messages=1, Kafka
-treats it like acks=all."""
 _KB, _SMALL_BATCHES = 1000, 16_384
 
 
@@ -42,9 +39,6 @@ def _fetch(kept: Kept, key: str, title: str, *, quick: bool = False) -> Row:
 
 ROWS = (
     _row("produce-100b-1p", "100 B, 1 partition, 1 MB batches", 1, quick=True),
-    _row(
-        "produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", 1, candidates=_ACKS_1, acks="1"
-    ),
     _row("produce-1kb-1p", "1 KB, 1 partition, 1 MB batches", 1, record_bytes=_KB),
     _row("produce-1kb-6p", "1 KB, 6 partitions, 1 MB batches", 6, record_bytes=_KB, quick=True),
     _row(
@@ -58,15 +52,6 @@ ROWS = (
         batch_bytes=_SMALL_BATCHES,
         quick=True,
         candidates=ALL,
-    ),
-    _row(
-        "produce-1kb-6p-16kb-acks1",
-        "1 KB, 6 partitions, 16 KB batches, acks=1",
-        6,
-        candidates=_ACKS_1,
-        record_bytes=_KB,
-        batch_bytes=_SMALL_BATCHES,
-        acks="1",
     ),
     _row("produce-100b-6p-lz4", "100 B, 6 partitions, 1 MB batches, lz4", 6, compression="lz4"),
     _fetch(Kept.LARGE_1P, "fetch-100b-1p", "100 B, 1 partition", quick=True),

@@ -91,5 +91,5 @@ async def become_known_to_write_alone(commits: GroupCommit[str]) -> None:
 
 
 async def submit_and_start(commits: GroupCommit[str], name: str, notes: list[str]) -> None:
-    commits.enqueue([name], noting(notes, name), lambda: notes.append(f"{name} written"))
+    commits.enqueue([name], noting(notes, name))
     commits.start()

@@ -65,8 +65,8 @@ def has_offsets_topic(s: Session) -> None:
     s.until(found, "there is an offsets topic")
 
 
-def end_of(s: Session, topic: Topic) -> Entity:
-    return s.call("list_offsets", 6, **_latest(topic))
+def end_of(s: Session, topic: Topic, on: str = "a") -> Entity:
+    return s.call("list_offsets", 6, on=on, **_latest(topic))
 
 
 def latest(s: Session, topic: Topic) -> int:
