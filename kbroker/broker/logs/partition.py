@@ -228,8 +228,8 @@ class Partition(ReadablePartition):
           repeat of a batch that is durable already.
         - `header`: the result of validate(), if the caller has called it.
 
-        Raises KafkaError, mostly BadBatch, for a batch that is refused, and ProducersNotLoaded;
-        then no callback is called.
+        Raises KafkaError, mostly BadBatch, for a batch that is refused, ProducersNotLoaded, and
+        MustOpen without `header`; then no callback is called.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)

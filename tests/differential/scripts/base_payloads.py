@@ -15,7 +15,9 @@ from kbroker.formats.batches import HEADER_SIZE, NO_HEADERS, Record, build_batch
 from kbroker.formats.compression import Codec, compress
 from tests.differential.compaction import compacted
 from tests.differential.script import Session, script
-from tests.differential.scripts.base_produce import STAMP, end_of, produce
+from tests.differential.scripts.base_batches import attributes_of
+from tests.differential.scripts.base_produce import PAST, STAMP, end_of, produce
+from tests.differential.scripts.base_produce import batch_of as plain_batch
 from tests.odd_batches import with_payload
 
 RECORDS = 6
@@ -184,3 +186,12 @@ def snappy_of_other_kinds(s: Session) -> None:
             ("with a block of no bytes", whole[:_XERIAL_HEADER_SIZE] + bytes(4) + block),
         ),
     )
+
+
+@script("BASE-24")
+def bits_of_batches_that_are_compressed_again(s: Session) -> None:
+    topic = s.topic(**PAST, compression_type="gzip")
+    for bits in (0, 0x08, 0x40, 0x80, 0x4000):
+        for codec in (Codec.NONE, Codec.ZSTD, Codec.GZIP):
+            produce(s, topic, plain_batch("one", "two", codec=codec, bits=bits))
+    attributes_of(s, topic)

@@ -290,14 +290,14 @@ class ShareSession:
             decoded = await anyio.to_thread.run_sync(
                 decode, name, row.partition_index, data, acquired, lease, topic_id, limiter=self._threads
             )
-        for runs, what, outcome in (
+        for odd, what, given in (
             (decoded.damaged, "are damaged", Outcome.REJECT),
             (decoded.unreadable, "cannot be decoded by this client", self._unreadable),
         ):
-            for first, last in runs:
+            for first, last in odd:
                 logger.warning(
                     "%s-%d: records %d to %d %s (%s)",
-                    name, row.partition_index, first, last, what, outcome.name,
+                    name, row.partition_index, first, last, what, given.name,
                 )  # fmt: skip
         for outcome, runs in (
             (GAP, decoded.gaps),
