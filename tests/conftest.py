@@ -13,6 +13,7 @@ of trio's random generator if a broker has frozen the objects of this process (g
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,17 @@ import trio
 import trio.testing
 
 from kbroker.storage.files import Files
+from tests import turns
+
+turns.install()
+
+
+@pytest.fixture(autouse=True)
+def bounded_turns() -> Iterator[None]:
+    """Fails a test in which a turn of the loop opened more than kbroker/formats/turns.py allows."""
+    turns.watch.found.clear()
+    yield
+    assert not turns.watch.found, "\n".join(turns.watch.found[:3])
 
 
 @pytest.fixture

@@ -30,11 +30,12 @@ from kbroker.api.transactional_produce import Batches, Transaction, is_transacti
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
-from kbroker.broker.logs.validation import BadBatch, read_batch
+from kbroker.broker.logs.validation import BadBatch, MustOpen, read_batch
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
 from kbroker.formats.compression import Codec
+from kbroker.formats.turns import Turn
 from kbroker.protocol.responses import PRODUCE_TOPIC_IDS, ProduceRow, produce_response
 from kbroker.security.acls import Operation, ResourceType
 
@@ -103,8 +104,8 @@ class _Produce:
     """One request; its rows are filled in as batches are refused, written or committed."""
 
     __slots__ = (
-        "_errors", "_is_odd", "_now_ms", "_reason", "_request", "_rights", "_topics", "acks", "pending",
-        "transaction",
+        "_errors", "_is_odd", "_now_ms", "_reason", "_request", "_rights", "_topics", "_turn", "acks",
+        "pending", "transaction",
     )  # fmt: skip
 
     def __init__(self, request: Request, transaction: Transaction | None) -> None:
@@ -114,10 +115,18 @@ class _Produce:
         self._topics: list[tuple[str | UUID, list[ProduceRow]]] = []
         self._errors: list[ErrorCode] = []
         self._reason = ""
+        self._turn: Turn | None = None
         self.acks: int = request.body.acks
         self.transaction = transaction
         self._is_odd = self.acks not in _ACKS or transaction is not None or request.version < _ZSTD_FROM
         self.pending = Pending(start=request.broker.log_commits.start)
+
+    @property
+    def turn(self) -> Turn:
+        """All batches of a request are appended in one turn."""
+        if self._turn is None:
+            self._turn = Turn()
+        return self._turn
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
         if not batches:
@@ -145,7 +154,7 @@ class _Produce:
                         appended = partition.enqueue(records, self._now_ms, part.done)
                     else:
                         appended = queues.append(partition, records, self._now_ms, part)
-                except ProducersNotLoaded:
+                except (ProducersNotLoaded, MustOpen):
                     appended = queues.append(partition, records, self._now_ms, part)
                 if appended is None:
                     rows.append(ProduceRow(index, 0))  # until `part` is notified
@@ -250,6 +259,10 @@ class _Part:
     @property
     def transactional(self) -> bool:
         return self._produce.transaction is not None
+
+    @property
+    def turn(self) -> Turn:
+        return self._produce.turn
 
     def check(self, partition: Partition, header: BatchHeader) -> None:
         if self._produce.transaction is not None:

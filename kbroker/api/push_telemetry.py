@@ -7,10 +7,10 @@ from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 
 
-def handle(request: Request) -> Message:
+async def handle(request: Request) -> Message:
     body = request.body
     try:
-        request.broker.client_telemetry.push(
+        await request.broker.client_telemetry.push(
             body.client_instance_id,
             body.subscription_id,
             body.metrics,

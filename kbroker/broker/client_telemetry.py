@@ -15,14 +15,19 @@ from typing import Final
 from uuid import UUID, uuid4
 from zlib import crc32
 
+import trio
+
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.compression import Codec, CorruptPayload, decompress
+from kbroker.formats.compression import Codec, CorruptPayload, TooLarge, decompress
+from kbroker.formats.turns import TURN_BYTES
 
 PUSH_INTERVAL_MS: Final = 300_000
 MAX_BYTES: Final = 1 << 20
 COMPRESSION_TYPES: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 """Codecs that clients may use, the best first."""
 _MAX_CLIENTS: Final = 16_384
+_thread: Final = trio.CapacityLimiter(1)
+"""Inflates metrics that are too large for a turn of the loop."""
 _RETRIES: Final = (ErrorCode.unknown_subscription_id, ErrorCode.unsupported_compression_type)
 """A client that receives one of these requests its subscription again at once."""
 
@@ -41,6 +46,19 @@ class ClientTelemetryStatistics:
     """`clients`: those that are remembered."""
 
     clients: int
+
+
+async def _can_be_read(codec: Codec, metrics: bytes) -> bool:
+    try:
+        decompress(codec, metrics, max_bytes=TURN_BYTES)
+    except TooLarge:
+        try:
+            await trio.to_thread.run_sync(decompress, codec, metrics, limiter=_thread)
+        except CorruptPayload:
+            return False
+    except CorruptPayload:
+        return False
+    return True
 
 
 class ClientTelemetry:
@@ -62,7 +80,7 @@ class ClientTelemetry:
         client.told = ErrorCode.none
         return client_id, client.subscription_id
 
-    def push(
+    async def push(
         self,
         client_id: UUID | None,
         subscription_id: int,
@@ -71,7 +89,7 @@ class ClientTelemetry:
         *,
         is_terminating: bool,
     ) -> None:
-        """PushTelemetry. Raises KafkaError."""
+        """PushTelemetry. Raises KafkaError. May wait for a thread that inflates the metrics."""
         if client_id is None:
             raise KafkaError(ErrorCode.invalid_request)
         client, now_ms = self._client(client_id), self._now_ms()
@@ -87,11 +105,8 @@ class ClientTelemetry:
             raise self._refusal(client, ErrorCode.unsupported_compression_type)
         if len(metrics) > MAX_BYTES:
             raise self._refusal(client, ErrorCode.telemetry_too_large)
-        try:
-            if metrics:
-                decompress(Codec(codec), metrics)
-        except CorruptPayload:
-            raise self._refusal(client, ErrorCode.invalid_record) from None
+        if metrics and not await _can_be_read(Codec(codec), metrics):
+            raise self._refusal(client, ErrorCode.invalid_record)
 
     def _client(self, client_id: UUID) -> _Client:
         client = self._clients.setdefault(client_id, _Client(crc32(client_id.bytes) >> 1 or 1))

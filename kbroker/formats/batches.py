@@ -36,7 +36,7 @@ from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 
 from ..makers import maker
-from .compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, compress, decompress
+from .compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, Inflated, compress, inflate
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -224,14 +224,21 @@ def records_payload(
 ) -> bytes | memoryview:
     """The uncompressed bytes of the batch's records. Raises CorruptPayload if they cannot be
     decompressed within `max_bytes`."""
+    if header.codec_id != Codec.NONE:
+        return inflated_records(data, header, position, max_bytes=max_bytes).plain
+    return memoryview(data)[position + HEADER_SIZE : position + header.size_bytes].toreadonly()
+
+
+def inflated_records(
+    data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> Inflated:
+    """As records_payload(), a copy, with the kind of the payload."""
     payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes].toreadonly()
     if header.codec_id == Codec.NONE:
-        return payload
-    try:
-        codec = Codec(header.codec_id)
-    except ValueError as error:
-        raise CorruptPayload(f"unknown codec {header.codec_id}") from error
-    return decompress(codec, payload, max_bytes=max_bytes)
+        return Inflated(bytes(payload), True)
+    if header.codec_id > Codec.ZSTD:
+        raise CorruptPayload(f"unknown codec {header.codec_id}")
+    return inflate(Codec(header.codec_id), payload, max_bytes=max_bytes)
 
 
 def iter_records(

@@ -130,7 +130,7 @@ TOPIC_CONFIGS: Final = by_name(
         default="false",
         synonyms=(("kbroker.payload.check", 1),),
         doc="Whether Produce opens batches, as Kafka does, and refuses those whose records do not match "
-        "the header.",
+        "the header. A batch of several compressed frames is stored as one.",
     ),
     ConfigDef(
         name=QUEUE_RETENTION,

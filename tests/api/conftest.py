@@ -38,6 +38,7 @@ from kbroker.protocol.messages import (
     response_schema,
 )
 from kbroker.settings.altering import BrokerConfig
+from tests.turns import watch
 
 ENGINES = ("memory", "segment", "lmdb", "rocksdb")
 KEYS = {api.module: api.key for api in APIS.values()}
@@ -82,6 +83,7 @@ class Client:
 
     async def _answer(self, api: str, version: int, request: Any) -> Any:
         key = KEYS[api]
+        watch.begin_request()
         answer: Any = handler_of(key)(Request(self.broker, self.connection, key, version, "test", request))
         if inspect.iscoroutine(answer):
             answer = await answer

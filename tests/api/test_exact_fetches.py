@@ -20,6 +20,7 @@ import trio.testing
 from kbroker.broker.logs import partition
 from kbroker.broker.queues import opened_batches
 from kbroker.broker.queues.opened_batches import OpenedBatch, Refusal, open_batch
+from kbroker.formats import turns
 from kbroker.formats.batches import (
     ProducerInfo,
     Record,
@@ -53,7 +54,7 @@ Key: TypeAlias = tuple[UUID, int]
 @pytest.fixture
 def _in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches too, which the loop normally opens itself."""
-    monkeypatch.setattr(opened_batches, "_QUICK_BYTES", 0)
+    monkeypatch.setattr(turns, "_MOST_COMPRESSED_BYTES", 0)
 
 
 def offsets_of(answer: Any) -> list[int]:
@@ -124,7 +125,7 @@ async def test_every_kind_of_record_and_batch(
     batch, so that each turn may have to open one again."""
     async with connect(engine=engine) as client:
         monkeypatch.setattr(client.broker.opened_batches, "_max_bytes", 1)
-        monkeypatch.setattr(opened_batches, "_QUICK_BYTES", quick_bytes)
+        monkeypatch.setattr(turns, "_MOST_COMPRESSED_BYTES", quick_bytes)
         monkeypatch.setattr(
             partition, "validate", lambda records, *_: read_header(records)
         )  # Otherwise no batch could have holes.

@@ -13,11 +13,11 @@ import trio.testing
 
 from kbroker.api.request import CloseConnection
 from kbroker.broker.logs import append_queues
-from kbroker.broker.logs.payload_check import refusal_of
-from kbroker.broker.logs.validation import BadBatch
+from kbroker.broker.logs.recompression import stored_form
+from kbroker.broker.logs.validation import BadBatch, BatchRules
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.formats.batches import BatchHeader, Buffer, ProducerInfo, Record, build_batch, iter_headers
+from kbroker.formats.batches import BatchHeader, ProducerInfo, Record, build_batch, iter_headers
 from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
 from tests.api.producing import batch, produce
@@ -49,10 +49,12 @@ class Gate:
         self._began, self._begins = trio.open_memory_channel[None](1000)
         self._trio = trio.lowlevel.current_trio_token()
 
-    def __call__(self, records: Buffer, header: BatchHeader, keys_of: str = "") -> BadBatch | None:
+    def __call__(
+        self, records: memoryview, header: BatchHeader, rules: BatchRules, keys_of: str = "", **more: Any
+    ) -> tuple[memoryview, BatchHeader] | BadBatch:
         self._trio.run_sync_soon(self._began.send_nowait, None)
         assert self._tokens.acquire(timeout=PATIENCE_S)
-        return refusal_of(records, header, keys_of)
+        return stored_form(records, header, rules, keys_of, **more)
 
     async def begun(self, times: int = 1) -> None:
         with trio.fail_after(PATIENCE_S):
@@ -73,7 +75,7 @@ def gate_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Gate]]:
 
     def make() -> Gate:
         gates.append(Gate())
-        monkeypatch.setattr(append_queues, "refusal_of", gates[-1])
+        monkeypatch.setattr(append_queues, "stored_form", gates[-1])
         return gates[-1]
 
     yield make
@@ -281,7 +283,7 @@ async def test_several_partitions_in_one_request(connect: Connect, gate_of: Call
         nursery.start_soon(ask)
         await gate.begun(2)
         assert answers == []
-        gate.go_on(2)
+        gate.go_on(4)  # The first, tried in vain, ends the turn in which others could be checked.
     (topic_row,) = answers[0].responses
     found = [(row.index, row.error_code, row.base_offset) for row in topic_row.partition_responses]
     assert found == [
@@ -355,13 +357,13 @@ async def _go_on_when_all_wait(gate: Gate) -> None:
 async def test_a_check_that_breaks(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It affects one batch, neither the next one nor the broker."""
 
-    def fail(records: Buffer, header: BatchHeader) -> NoReturn:
+    def fail(*arguments: object, **more: object) -> NoReturn:
         raise MemoryError
 
     async with connect() as client:
         topic = (await client.create_topic("orders", configs=CHECKED)).topic_id
         with monkeypatch.context() as broken:
-            broken.setattr(append_queues, "refusal_of", fail)
+            broken.setattr(append_queues, "stored_form", fail)
             assert (await produce(client, topic, large())).error_code == ErrorCode.unknown_server_error
         assert (await produce(client, topic, large())).base_offset == 0
 

@@ -12,6 +12,7 @@ import trio
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import (
+    HEADER_SIZE,
     BatchHeader,
     ProducerInfo,
     Record,
@@ -19,10 +20,13 @@ from kbroker.formats.batches import (
     crc_is_valid,
     iter_headers,
     iter_records,
+    read_header,
+    stored_records,
 )
-from kbroker.formats.compression import Codec
+from kbroker.formats.compression import Codec, inflate
 from tests.api.conftest import Client, Connect
 from tests.api.producing import batch, produce
+from tests.framings import READABLE, RECORDS, TWO_LZ4_FRAMES, framed_batch
 from tests.odd_batches import odd_batch
 
 TYPES = {
@@ -32,6 +36,7 @@ TYPES = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+FOREVER = str((1 << 63) - 1)
 TEXT = b"".join(b"order %d of customer %d; " % (n, n * n % 1009) for n in range(4000))
 
 
@@ -190,3 +195,27 @@ async def test_with_other_settings(connect: Connect, stamps: str, is_keyed: bool
         assert (records[0].key, records[0].value) == (b"k", b"v")
         assert header.codec_id == Codec.SNAPPY
         assert header.is_log_append_time == (stamps == "LogAppendTime")
+
+
+@pytest.mark.parametrize("name", [*READABLE, TWO_LZ4_FRAMES])
+@pytest.mark.parametrize("checked", [True, False])
+async def test_several_frames_are_stored_as_one(connect: Connect, name: str, checked: bool) -> None:
+    """Where payloads are checked: librdkafka reads only the first member of a gzip payload. A
+    second lz4 frame is refused, as Kafka reads only the first."""
+    async with connect() as client:
+        configs = {"kbroker.payload.check": str(checked).lower(), "message.timestamp.after.max.ms": FOREVER}
+        topic = (await client.create_topic("orders", configs=configs)).topic_id
+        sent = framed_batch(name)
+        row = await produce(client, topic, sent)
+        if name == TWO_LZ4_FRAMES and checked:
+            assert row.error_code == ErrorCode.invalid_record
+            return
+        assert row.error_code == 0
+        (view,) = client.partition("orders").read_now(0, max_bytes=1 << 20, end_offset=RECORDS)
+        header = read_header(view)
+        assert (bytes(view)[17:] == sent[17:]) == (not checked)
+        _, is_one_frame = inflate(Codec(header.codec_id), view[HEADER_SIZE:])
+        assert is_one_frame == checked
+        if name != TWO_LZ4_FRAMES:
+            ((_, records),) = stored(client, "orders")
+            assert records == list(stored_records(sent))

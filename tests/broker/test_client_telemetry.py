@@ -4,13 +4,18 @@ refusals."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from kbroker.broker.client_telemetry import MAX_BYTES, PUSH_INTERVAL_MS, ClientTelemetry
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.compression import Codec, compress
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, compress
+from kbroker.formats.turns import TURN_BYTES
+from tests.turns import watch
 
 CLIENT = UUID(int=7)
 
@@ -40,6 +45,10 @@ def code(ask: Callable[[], object]) -> ErrorCode:
     return ErrorCode.none
 
 
+def pushed(telemetry: ClientTelemetry, *arguments: Any, is_terminating: bool) -> None:
+    trio.run(partial(telemetry.push, *arguments, is_terminating=is_terminating))
+
+
 def test_a_client_gets_an_id_and_keeps_its_subscription(telemetry: ClientTelemetry, clock: Clock) -> None:
     made, subscription = telemetry.subscribe(None)
     clock.now_ms = PUSH_INTERVAL_MS
@@ -52,13 +61,13 @@ def test_who_comes_too_often_is_put_off(telemetry: ClientTelemetry, clock: Clock
     assert code(lambda: telemetry.subscribe(CLIENT)) is ErrorCode.throttling_quota_exceeded
 
     def push() -> None:
-        telemetry.push(CLIENT, subscription, b"", Codec.NONE, is_terminating=False)
+        pushed(telemetry, CLIENT, subscription, b"", Codec.NONE, is_terminating=False)
 
     clock.now_ms += 1
     assert [code(push), code(push)] == [ErrorCode.none, ErrorCode.throttling_quota_exceeded]
     clock.now_ms += PUSH_INTERVAL_MS
     assert [code(push), code(push)] == [ErrorCode.none, ErrorCode.throttling_quota_exceeded]
-    telemetry.push(CLIENT, subscription, b"", Codec.NONE, is_terminating=True)
+    pushed(telemetry, CLIENT, subscription, b"", Codec.NONE, is_terminating=True)
     clock.now_ms += PUSH_INTERVAL_MS
     assert code(push) is ErrorCode.invalid_request
 
@@ -85,18 +94,18 @@ def test_what_may_be_pushed(
     _, known = telemetry.subscribe(CLIENT)
     clock.now_ms += 1
     assert (
-        code(lambda: telemetry.push(CLIENT, known + subscription, metrics, codec, is_terminating=False))
+        code(lambda: pushed(telemetry, CLIENT, known + subscription, metrics, codec, is_terminating=False))
         is refusal
     )
 
 
 def test_who_pushes_for_another_subscription_may_ask_for_its_own_at_once(telemetry: ClientTelemetry) -> None:
     assert (
-        code(lambda: telemetry.push(CLIENT, 0, b"", 0, is_terminating=False))
+        code(lambda: pushed(telemetry, CLIENT, 0, b"", 0, is_terminating=False))
         is ErrorCode.unknown_subscription_id
     )
     assert telemetry.subscribe(CLIENT)[0] == CLIENT
-    assert code(lambda: telemetry.push(None, 0, b"", 0, is_terminating=False)) is ErrorCode.invalid_request
+    assert code(lambda: pushed(telemetry, None, 0, b"", 0, is_terminating=False)) is ErrorCode.invalid_request
 
 
 def test_clients_that_were_not_heard_of_for_longest_are_forgotten(telemetry: ClientTelemetry) -> None:
@@ -104,3 +113,18 @@ def test_clients_that_were_not_heard_of_for_longest_are_forgotten(telemetry: Cli
         telemetry.subscribe(UUID(int=number))
     telemetry.subscribe(UUID(int=1))
     assert code(lambda: telemetry.subscribe(UUID(int=19_999))) is ErrorCode.throttling_quota_exceeded
+
+
+def test_metrics_that_inflate_are_inflated_in_a_thread(telemetry: ClientTelemetry) -> None:
+    """Beyond what a turn of the loop may inflate, which is tried first."""
+    _, subscription = telemetry.subscribe(CLIENT)
+    before = watch.inflated_bytes
+    pushed(
+        telemetry, CLIENT, subscription, compress(Codec.ZSTD, bytes(9 << 20)), Codec.ZSTD, is_terminating=True
+    )
+    assert watch.inflated_bytes - before == TURN_BYTES
+    other = UUID(int=8)
+    _, subscription = telemetry.subscribe(other)
+    bomb = compress(Codec.ZSTD, bytes(DEFAULT_MAX_BYTES + 1))
+    refusal = code(lambda: pushed(telemetry, other, subscription, bomb, Codec.ZSTD, is_terminating=True))
+    assert refusal is ErrorCode.invalid_record

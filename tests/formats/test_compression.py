@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kbroker.formats.compression import Codec, CorruptPayload, TooLarge, compress, decompress
+from kbroker.formats.batches import HEADER_SIZE, read_header, stored_records
+from kbroker.formats.compression import Codec, CorruptPayload, TooLarge, compress, decompress, inflate
+from tests.framings import READABLE, RECORDS, TWO_LZ4_FRAMES, framed_batch
 
 RECORDED = Path(__file__).parents[1] / "differential" / "recorded"
 NOISE = random.Random(0).randbytes(200_000)
@@ -59,10 +61,8 @@ def test_damage_is_noticed(codec: Codec) -> None:
         decompress(codec, b"no such thing" + packed)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
-    """zstd returns the bytes that it has; the reader of the records finds the last one
-    truncated."""
     with pytest.raises(CorruptPayload):
         decompress(codec, compress(codec, SAMPLES["text"])[:-9])
 
@@ -80,6 +80,68 @@ def test_the_bound_is_exact(codec: Codec, noise: int, zeros: int) -> None:
     for less in (len(data) - 1, len(data) // 2, 10):
         with pytest.raises(TooLarge):
             decompress(codec, packed, max_bytes=less)
+
+
+@pytest.mark.parametrize("name", [*READABLE, TWO_LZ4_FRAMES])
+def test_several_frames_are_read_as_kafka_reads_them(name: str) -> None:  # BASE-24
+    batch = framed_batch(name)
+    header = read_header(batch)
+    plain, is_one_frame = inflate(Codec(header.codec_id), batch[HEADER_SIZE:])
+    assert not is_one_frame
+    if name == TWO_LZ4_FRAMES:
+        with pytest.raises(CorruptPayload):
+            list(stored_records(batch))
+    else:
+        assert len(list(stored_records(batch))) == RECORDS
+        with pytest.raises(TooLarge):
+            decompress(Codec(header.codec_id), batch[HEADER_SIZE:], max_bytes=len(plain) - 1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_the_bound_is_for_all_frames_together(codec: Codec) -> None:
+    packed = compress(codec, b"a" * 1000) * 3
+    assert decompress(codec, packed, max_bytes=3000) == b"a" * 3000
+    for less in (2999, 2000, 1000, 10):
+        with pytest.raises(TooLarge):
+            decompress(codec, packed, max_bytes=less)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_one_frame_is_known_as_one(codec: Codec) -> None:
+    for sample in SAMPLES.values():
+        packed = compress(codec, sample)
+        assert inflate(codec, packed) == (sample, True)
+    if codec is not Codec.SNAPPY:
+        behind = b"\x28" if codec is Codec.ZSTD else b"x"
+        assert inflate(codec, compress(codec, NOISE) + behind) == (NOISE, False)
+
+
+def test_a_member_that_is_larger_than_what_is_read_at_once() -> None:
+    """A gzip payload is read in pieces; members may end anywhere in one."""
+    sizes = range(65_400, 65_620, 9)
+    packed = b"".join(compress(Codec.GZIP, NOISE[:size], level=0) for size in sizes)
+    assert decompress(Codec.GZIP, packed) == b"".join(NOISE[:size] for size in sizes)
+
+
+@pytest.mark.parametrize("options", range(16))
+def test_frames_of_zstd_with_all_kinds_of_heads(options: int) -> None:
+    """With and without size, checksum and dictionary id; of one segment; with blocks of one byte
+    repeated."""
+    for data in (b"", b"a" * 10, b"orders " * 100, NOISE, bytes(3_000_000)):
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            1,
+            write_content_size=bool(options & 1),
+            write_checksum=bool(options & 2),
+            window_log=10 if options & 4 else 0,
+        )
+        packer = zstandard.ZstdCompressor(compression_params=parameters)
+        streaming = packer.compressobj()
+        packed = packer.compress(data) if options & 8 else streaming.compress(data) + streaming.flush()
+        assert inflate(Codec.ZSTD, packed) == (data, True)
+        assert inflate(Codec.ZSTD, packed + packed) == (data + data, False)
+        if data:
+            with pytest.raises(CorruptPayload):
+                decompress(Codec.ZSTD, packed[:-1])
 
 
 def test_the_bound_of_frames_that_do_not_tell_their_size() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker_client._shared.formats.batches import CONTROL, build_batch
 from kbroker_client._shared.formats.batches import Record as BatchRecord
 from kbroker_client.share.records import Acquired, Lease, decode
+from tests.framings import READABLE, RECORDS, framed_batch
+from tests.odd_batches import odd_batch
 
 LEASE = Lease()
 
@@ -23,7 +26,7 @@ def test_only_acquired_records_are_delivered() -> None:
     assert [(each.offset, each.value, each.delivery_count) for each in found.records] == [
         (1, b"1", 1), (2, b"2", 1), (6, b"6", 4),
     ]  # fmt: skip
-    assert (found.gaps, found.damaged) == ([], [])
+    assert (found.gaps, found.damaged, found.unreadable) == ([], [], [])
     first = found.records[0]
     assert (first.topic, first.partition, first.timestamp_ms, first.key) == ("t", 3, 1001, b"k")
 
@@ -41,7 +44,23 @@ def test_a_damaged_batch_is_told_apart() -> None:
     found = decode("t", 0, batch(0, 2) + bytes(broken) + batch(5, 1), [Acquired(1, 5, 2)], LEASE)
     assert [each.offset for each in found.records] == [1, 5]
     assert found.damaged == [(2, 4)]
-    assert found.gaps == []
+    assert (found.gaps, found.unreadable) == ([], [])
+
+
+def test_a_batch_that_cannot_be_decoded_is_not_damaged() -> None:
+    """Its checksum is right: another client may read it."""
+    odd = bytearray(odd_batch("no zstd"))
+    odd[7] = 2
+    found = decode("t", 0, batch(0, 2) + bytes(odd) + batch(5, 1), [Acquired(1, 5, 2)], LEASE)
+    assert [each.offset for each in found.records] == [1, 5]
+    assert found.unreadable == [(2, 4)]
+    assert (found.gaps, found.damaged) == ([], [])
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_payloads_of_several_frames(name: str) -> None:
+    found = decode("t", 0, framed_batch(name), [Acquired(0, RECORDS - 1, 1)], LEASE)
+    assert [each.offset for each in found.records] == list(range(RECORDS))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=5), st.sets(st.integers(0, 30)))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import anyio
 import pytest
 
 from clients.python.tests.targets import Target
+from kbroker.client.rpc import Connection
 from kbroker_client import (
     Acquire,
     BrokerUnreachable,
@@ -24,6 +27,7 @@ from kbroker_client import (
     TopicPartition,
     WokenUp,
 )
+from tests.odd_batches import odd_batch
 
 pytestmark = pytest.mark.anyio
 POLL_S = 20.0
@@ -354,3 +358,40 @@ async def test_a_program_that_uses_all_threads_gets_records(target: Target) -> N
         finally:
             end.set()
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(("unreadable", "times"), [(Outcome.RELEASE, 5), (Outcome.REJECT, 1)])
+async def test_records_that_cannot_be_decoded(
+    target: Target, caplog: pytest.LogCaptureFixture, unreadable: Outcome, times: int
+) -> None:
+    """Their checksum is right, so another client may read them: they are released, up to the
+    delivery limit of the group. The records behind them are delivered."""
+    topic, group = target.topic(), target.group()
+    rows = [{"name": topic, "partition_data": [{"index": 0, "records": odd_batch("no zstd")}]}]
+    await fill(target, topic, 1)
+    with Connection("127.0.0.1", target.port, client_id="odd") as odd:
+        answer = odd.call("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
+        if answer.responses[0].partition_responses[0].error_code.value:
+            pytest.skip("this broker does not take them")
+    await fill(target, topic, 1)
+    found: list[Record] = []
+    wanted = dict.fromkeys((1, 2, 3), times)
+    async with ShareConsumer(
+        target.bootstrap, group=group, topics=[topic], unreadable=unreadable
+    ) as consumer:
+        with anyio.fail_after(POLL_S):
+            while len(found) < 2 or undecoded(caplog, unreadable) != wanted:
+                found += await consumer.poll(0.2)
+        assert await consumer.poll(0.5) == []
+    assert [each.offset for each in found] == [0, 4]
+    assert undecoded(caplog, unreadable) == wanted
+
+
+def undecoded(caplog: pytest.LogCaptureFixture, outcome: Outcome) -> Counter[int]:
+    """How often each offset could not be decoded."""
+    pattern = rf"records (\d+) to (\d+) cannot be decoded by this client \({outcome.name}\)"
+    found: Counter[int] = Counter()
+    for line in caplog.records:
+        if (match := re.search(pattern, line.getMessage())) is not None:
+            found.update(range(int(match[1]), int(match[2]) + 1))
+    return found

@@ -1,7 +1,9 @@
-"""Queues for produced batches that must wait for a thread before they get their offsets. Three
+"""Queues for produced batches that must wait for a thread before they get their offsets. Four
 reasons:
 
-- The topic has kbroker.payload.check, and the payload is too large to be opened on the loop.
+- The topic has kbroker.payload.check, and the payload is too large to be opened on the loop
+  (formats/turns.py), or is to be stored as one frame.
+- The timestamps of its records must be looked at, and it is too large for that as well.
 - The topic has a compression.type, and the batch another codec.
 - The batch is the first of an idempotent producer since the start, and the partition must load the
   state of its producers.
@@ -26,18 +28,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
 from kbroker.broker.commits.background import Background
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
-from kbroker.broker.logs.payload_check import check_quickly, is_quick, refusal_of
-from kbroker.broker.logs.recompression import must_recompress, recompressed
-from kbroker.broker.logs.validation import BadBatch, validate
+from kbroker.broker.logs.payload_check import check_quickly
+from kbroker.broker.logs.recompression import must_recompress, stored_form
+from kbroker.broker.logs.validation import BadBatch, MustOpen, validate
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
+from kbroker.formats.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +54,14 @@ class Producing(Protocol):
     batch that had to wait, `done` as by Partition.append.
 
     - `transactional`: whether the batch may belong to a transaction
+    - `turn`: what may still be opened while the request is handled
     - `check`: called again in the step of the append if the batch had to wait; raises KafkaError if
       the log must not take it"""
 
     @property
     def transactional(self) -> bool: ...
+    @property
+    def turn(self) -> Turn: ...
     def check(self, partition: Partition, header: BatchHeader) -> None: ...
     def done(self, error: Exception | None) -> None: ...
     def appended(self, partition: Partition, appended: Appended) -> None: ...
@@ -62,10 +69,13 @@ class Producing(Protocol):
 
 
 class _Waiting(NamedTuple):
+    """- `is_checked`: whether its payload is checked
+    - `times_at_ms`: when it arrived, if its timestamps are checked"""
+
     batch: memoryview
     header: BatchHeader
     is_checked: bool
-    """False: it waits only because an earlier batch does."""
+    times_at_ms: int | None
     producing: Producing
 
 
@@ -92,27 +102,31 @@ class AppendQueues:
         now_ms: int,
         producing: Producing,
     ) -> Appended | None:
-        """As Partition.enqueue, with the check that the topic asks for, and
-        without ProducersNotLoaded. None: the batch waits, and `producing` is notified. Raises
+        """As Partition.enqueue, with the check that the topic asks for, and without
+        ProducersNotLoaded and MustOpen. None: the batch waits, and `producing` is notified. Raises
         KafkaError for a batch that is refused at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        rules = partition.topic.rules
-        header = validate(records, rules, now_ms, transactional=producing.transactional)
+        rules, turn = partition.topic.rules, producing.turn
+        times_at_ms = None
+        try:
+            header = validate(records, rules, now_ms, transactional=producing.transactional, turn=turn)
+        except MustOpen as unopened:
+            header, times_at_ms = unopened.header, now_ms
         assert records is not None
         view = memoryview(records)[: header.size_bytes]
-        is_checked, keys_of = rules.check_payload, _keys_of(partition)
-        queue, is_kept = self.queues.get(partition), not must_recompress(header, rules)
+        is_checked, queue = rules.check_payload, self.queues.get(partition)
         if (
             queue is None
-            and is_kept
-            and (not is_checked or (is_quick(header) and check_quickly(view, header, keys_of)))
+            and times_at_ms is None
+            and not must_recompress(header, rules)
+            and (not is_checked or check_quickly(view, header, turn, _keys_of(partition)))
         ):
             with suppress(ProducersNotLoaded):
                 return partition.enqueue(records, now_ms, producing.done, header=header)
         # Read-only bytes belong to a buffer that is reused as soon as this task waits.
         batch = memoryview(bytearray(view)) if view.readonly else view
-        waiting = _Waiting(batch, header, is_checked, producing)
+        waiting = _Waiting(batch, header, is_checked, times_at_ms, producing)
         if queue is None:
             queue = self.queues[partition] = deque((waiting,))
             self._background.start(self._work_off, partition, queue)
@@ -121,13 +135,16 @@ class AppendQueues:
         return None
 
     async def _work_off(self, partition: Partition, queue: deque[_Waiting]) -> None:
+        turn = Turn()
+        turn.end()  # The first batch waits for a thread; a task for each partition may begin at once.
         try:
             while queue:
                 waiting = queue[0]
                 try:
-                    checked = await _checked(waiting, partition)
+                    checked = await _checked(waiting, partition, turn)
                     if checked.header.has_producer and partition.producers is None:
                         await partition.load_producers()
+                        turn.renew()
                     self._append(partition, checked)
                 except KafkaError as error:
                     waiting.producing.refused(partition, error, len(waiting.batch))
@@ -145,7 +162,7 @@ class AppendQueues:
 
     @staticmethod
     def _append(partition: Partition, waiting: _Waiting) -> None:
-        batch, header, _, producing = waiting
+        batch, header, _, _, producing = waiting
         producing.check(partition, header)
         appended = partition.append(batch, wall_clock_ms(), producing.done, header=header)
         producing.appended(partition, appended)
@@ -156,18 +173,20 @@ def _keys_of(partition: Partition) -> str:
     return f"{partition.topic_name}-{partition.log.partition}" if partition.topic.rules.needs_keys else ""
 
 
-async def _checked(waiting: _Waiting, partition: Partition) -> _Waiting:
+async def _checked(waiting: _Waiting, partition: Partition, turn: Turn) -> _Waiting:
     """The batch as it is to be stored. Raises BadBatch."""
-    batch, header, is_checked, _ = waiting
+    batch, header, is_checked, times_at_ms, _ = waiting
     rules, keys_of = partition.topic.rules, _keys_of(partition)
-    if must_recompress(header, rules):
-        stored = await trio.to_thread.run_sync(recompressed, batch, header, rules, keys_of, limiter=_threads)
-        if isinstance(stored, BadBatch):
-            raise stored
-        batch, header = stored
-        return waiting._replace(batch=batch, header=header)
-    if is_checked and not (is_quick(header) and check_quickly(batch, header, keys_of)):
-        refusal = await trio.to_thread.run_sync(refusal_of, batch, header, keys_of, limiter=_threads)
-        if refusal is not None:
-            raise refusal
-    return waiting
+    if (
+        times_at_ms is None
+        and not must_recompress(header, rules)
+        and (not is_checked or check_quickly(batch, header, turn, keys_of))
+    ):
+        return waiting
+    work = partial(stored_form, batch, header, rules, keys_of, is_checked=is_checked, times_at_ms=times_at_ms)
+    stored = await trio.to_thread.run_sync(work, limiter=_threads)
+    turn.renew()
+    if isinstance(stored, BadBatch):
+        raise stored
+    batch, header = stored
+    return waiting._replace(batch=batch, header=header)

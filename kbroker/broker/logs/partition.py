@@ -216,8 +216,8 @@ class Partition(ReadablePartition):
           batch that is durable already.
         - `header`: the result of validate(), if the caller has called it.
 
-        Raises KafkaError, mostly BadBatch, for a batch that is refused, and ProducersNotLoaded;
-        then `on_done` is not called.
+        Raises KafkaError, mostly BadBatch, for a batch that is refused, ProducersNotLoaded, and
+        MustOpen without `header`; then `on_done` is not called.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -330,7 +330,7 @@ class Partition(ReadablePartition):
             self.control_from = base_offset if self.control_from is None else self.control_from
         else:
             self.control_from = None
-        if self.topic.rules.log_append_time and not is_control:
+        if self.topic.rules.log_append_time and (marker is not None or not is_control):
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
         elif header.attributes & LOG_APPEND_TIME:

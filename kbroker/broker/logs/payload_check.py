@@ -10,6 +10,9 @@ lz4 with linked blocks, which Java consumers cannot read), otherwise 87. A paylo
 64 MiB decompressed is refused with 10, on which Java producers split the batch and retry: accepting
 it unchecked would defeat the setting.
 
+A batch that is not one frame is accepted, and stored as one (recompression.py), because not all
+consumers read the others.
+
 The loop in Python takes 0.7 us a record. From `ARRAYS_FROM` records on, only the lengths are read
 one by one and payload_arrays.py checks the rest with numpy: 0.2 us a record.
 """
@@ -24,73 +27,59 @@ from kio.serial.errors import BufferUnderflow
 from kbroker.broker.logs.payload_fields import after_time, check_base, check_headers, varint
 from kbroker.broker.logs.validation import MAX_RECORD_ERRORS, BadBatch, RecordError
 from kbroker.errors import ErrorCode
-from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, records_payload
+from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, inflated_records
 from kbroker.formats.compacted_batches import read_stored
-from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, Inflated, TooLarge
+from kbroker.formats.turns import Turn
 
 ARRAYS_FROM: Final = 128
 """Records from which on the array check is faster."""
-_QUICK_RECORDS = 1024
-"""About 0.25 ms on the loop: the most that one batch may delay all others."""
-_QUICK_BYTES = 4 << 10
-_QUICK_PLAIN_BYTES = 64 << 10
 _ARRAYS = "kbroker.broker.logs.payload_arrays"
 _LEAST_RECORD_BYTES = 7
 _LZ4_FLAGS_AT = 4
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
-def is_quick(header: BatchHeader) -> bool:
-    """Whether check_quickly() may be tried on the loop. Loading numpy, too, takes a thread."""
-    if header.record_count >= ARRAYS_FROM and _ARRAYS not in sys.modules:
+def check_quickly(batch: Buffer, header: BatchHeader, turn: Turn, keys_of: str = "") -> bool:
+    """False: the check takes too long for this turn of the loop, or the batch is not to be stored
+    as it is; call check() in a thread. Raises BadBatch."""
+    if header.record_count >= ARRAYS_FROM and _ARRAYS not in sys.modules:  # Loading numpy takes long.
         return False
-    return header.batch_length <= _QUICK_BYTES or (
-        header.codec_id == Codec.NONE and header.record_count <= _QUICK_RECORDS
-    )
-
-
-def check_quickly(batch: Buffer, header: BatchHeader, keys_of: str = "") -> bool:
-    """False: the check takes too long for the loop; call check() in a thread. Raises BadBatch."""
-    if header.codec_id == Codec.NONE:
-        check(batch, header, keys_of)
-        return True
+    if not turn.allows(header):
+        return False
     try:
-        plain = _plain(batch, header, _QUICK_PLAIN_BYTES)
+        plain, is_one_frame = _plain(batch, header, turn.bytes_left)
     except TooLarge:
+        turn.end()
         return False
-    if header.record_count > _QUICK_RECORDS:
+    except BadBatch:
+        turn.end()
+        raise
+    turn.spend(len(plain), header.record_count)
+    if not is_one_frame:
         return False
     _check_records(plain, header, keys_of)
     return True
 
 
-def refusal_of(batch: Buffer, header: BatchHeader, keys_of: str = "") -> BadBatch | None:
-    """What check() raises, for callers in another thread (BadBatch.bare)."""
-    try:
-        check(batch, header, keys_of)
-    except BadBatch as error:
-        return error.bare()
-    return None
-
-
-def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> bytes:
+def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> Inflated:
     """The uncompressed records. Raises BadBatch. Decompressing takes up to twice 64 MiB of memory
     and, in the worst case, about a second. `keys_of`: the name of a compacted partition, all of
     whose records have keys."""
     try:
-        plain = _plain(batch, header, DEFAULT_MAX_BYTES)
+        inflated = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
         raise BadBatch(ErrorCode.message_too_large, str(error), by_log=False) from error
-    _check_records(plain, header, keys_of)
-    return plain
+    _check_records(inflated.plain, header, keys_of)
+    return inflated
 
 
-def _plain(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
+def _plain(batch: Buffer, header: BatchHeader, max_bytes: int) -> Inflated:
     """Raises TooLarge and BadBatch."""
     try:
         if header.codec_id == Codec.LZ4:
             _check_lz4(batch)
-        return bytes(records_payload(batch, header, max_bytes=max_bytes))
+        return inflated_records(batch, header, max_bytes=max_bytes)
     except TooLarge:
         raise
     except CorruptPayload as error:

@@ -1,15 +1,27 @@
-"""Compresses produced batches again, for topics whose compression.type is not `producer`.
+"""The form in which a topic stores a produced batch that is opened in a thread: as it is, or
+compressed again.
 
-As in Kafka, the records of such a batch are checked. They stay byte by byte, and so do all fields
-of the header except codec, length and CRC. In a thread: levels are the operator's choice, and one
-batch may take a second.
+- In a topic whose compression.type is not `producer`, a batch of another codec gets that codec. As
+  in Kafka, its records are checked.
+- In a topic that checks its payloads, a batch that is not one frame becomes one in its own codec:
+  librdkafka reads only the first member of a gzip payload.
+
+The records stay byte by byte, and so do all fields of the header except codec, length and CRC. Bits
+of the attributes that producers do not set, such as that of a delete horizon, are cleared. In a
+thread: levels are the operator's choice, and one batch may take a second.
 """
 
 from __future__ import annotations
 
 from kbroker.broker.logs.payload_check import check
-from kbroker.broker.logs.validation import BadBatch, BatchRules, check_size
-from kbroker.formats.batches import CODEC_MASK, BatchHeader, Buffer, read_header
+from kbroker.broker.logs.validation import BadBatch, BatchRules, check_size, check_times
+from kbroker.formats.batches import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
 from kbroker.formats.compacted_batches import with_payload
 from kbroker.formats.compression import Codec, compress
 from kbroker.settings.compression import (
@@ -22,6 +34,7 @@ from kbroker.settings.compression import (
 )
 from kbroker.settings.topic import TopicConfig
 
+_KEPT_BITS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _LEVELS = {Codec.GZIP: GZIP_LEVEL, Codec.LZ4: LZ4_LEVEL, Codec.ZSTD: ZSTD_LEVEL}
 
 
@@ -39,17 +52,31 @@ def must_recompress(header: BatchHeader, rules: BatchRules) -> bool:
     return rules.codec is not None and header.codec_id != rules.codec
 
 
-def recompressed(
-    batch: Buffer, header: BatchHeader, rules: BatchRules, keys_of: str = ""
+def stored_form(
+    batch: memoryview,
+    header: BatchHeader,
+    rules: BatchRules,
+    keys_of: str = "",
+    *,
+    is_checked: bool = True,
+    times_at_ms: int | None = None,
 ) -> tuple[memoryview, BatchHeader] | BadBatch:
-    """The batch in the topic's codec, or what to refuse it with, as refusal_of(): its records may
-    contradict the header, and it may now be larger than max.message.bytes."""
-    assert rules.codec is not None
+    """The batch as it is to be stored, or what to refuse it with (BadBatch.bare).
+
+    - `keys_of`: as of payload_check.check()
+    - `is_checked`: whether the payload is checked
+    - `times_at_ms`: when the batch arrived, if validate() left its timestamps to check_times()"""
     try:
-        plain = check(batch, header, keys_of)
-        attributes = header.attributes & ~CODEC_MASK | rules.codec
-        payload = compress(rules.codec, plain, level=rules.codec_level)
-        stored = with_payload(header._replace(attributes=attributes), payload)
+        if times_at_ms is not None:
+            check_times(batch, header, rules, times_at_ms)
+        if not is_checked and not must_recompress(header, rules):
+            return batch, header
+        plain, is_one_frame = check(batch, header, keys_of)
+        codec = Codec(header.codec_id) if rules.codec is None else rules.codec
+        if header.codec_id == codec and is_one_frame:
+            return batch, header
+        payload = compress(codec, plain, level=rules.codec_level)
+        stored = with_payload(header._replace(attributes=header.attributes & _KEPT_BITS | codec), payload)
         check_size(len(stored), rules)
     except BadBatch as error:
         return error.bare()

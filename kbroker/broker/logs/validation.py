@@ -1,7 +1,8 @@
 """Validates a produced batch. Each error has the code of Apache Kafka 4.3, in its order of checks.
 
 The payload stays opaque. Records are opened only if the topic limits timestamps, or to name the
-records for which a batch is refused.
+records for which a batch is refused. A batch that is too large for the loop (formats/turns.py) is
+opened by check_times() in a thread (append_queues.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from kbroker.formats.batches import (
     Record,
     iter_records,
     read_header,
+    records_payload,
 )
-from kbroker.formats.compression import Codec, CorruptPayload
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
+from kbroker.formats.turns import Turn
 
 _MAGIC_AT = 16
 _LEAST_LENGTH = 14
@@ -99,6 +102,15 @@ class BadBatch(KafkaError):
         )
 
 
+class MustOpen(Exception):
+    """The batch is valid as far as its header tells. Whether the timestamps of its records are must
+    be found out by check_times(), in a thread."""
+
+    def __init__(self, header: BatchHeader) -> None:
+        super().__init__()
+        self.header = header
+
+
 def read_batch(records: bytes | memoryview | None, *, transactional: bool = False) -> BatchHeader:
     """The header of the single batch of a Produce partition row; `records` may have bytes after it
     that are no batch.
@@ -161,10 +173,18 @@ def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | Non
 
 
 def validate(
-    records: bytes | memoryview | None, rules: BatchRules, now_ms: int, *, transactional: bool = False
+    records: bytes | memoryview | None,
+    rules: BatchRules,
+    now_ms: int,
+    *,
+    transactional: bool = False,
+    turn: Turn | None = None,
 ) -> BatchHeader:
     """The header of the single batch of a Produce partition row. Raises BadBatch with Kafka's code
-    for the first error. `transactional`: such a batch is accepted."""
+    for the first error, and MustOpen.
+
+    - `transactional`: such a batch is accepted
+    - `turn`: what may be opened here; None: nothing"""
     header = read_batch(records, transactional=transactional)
     assert records is not None
     if header.base_offset != 0:
@@ -183,11 +203,23 @@ def validate(
         or rules.timestamp_before_max_ms != UNLIMITED_MS
         or header.max_timestamp_ms > now_ms
     ):
-        _check_timestamps(records, header, rules, now_ms)
+        _check_times_in(turn, memoryview(records)[:size_bytes], header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
-        reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
-        raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)
+        _refuse_large(size_bytes, rules)
     return header
+
+
+def check_times(batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+    """The rest of validate() after MustOpen. Raises BadBatch. In a thread: it inflates up to 64
+    MiB. `now_ms`: when the batch arrived."""
+    _check_timestamps(batch, header, rules, now_ms, _plain(batch, header, DEFAULT_MAX_BYTES))
+    if len(batch) > rules.segment_bytes:
+        _refuse_large(len(batch), rules)
+
+
+def _refuse_large(size_bytes: int, rules: BatchRules) -> None:
+    reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
+    raise BadBatch(ErrorCode.record_list_too_large, reason, by_log=False)
 
 
 def check_size(size_bytes: int, rules: BatchRules) -> None:
@@ -208,30 +240,66 @@ def _check_header(header: BatchHeader) -> None:
         raise BadBatch(ErrorCode.invalid_record, "a batch with a producer id has a sequence")
 
 
-def _check_timestamps(
-    records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int
+def _check_times_in(
+    turn: Turn | None, batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int
 ) -> None:
-    """Takes the greatest timestamp from the header."""
+    """Raises BadBatch, and MustOpen if the records must be looked at and are too many for the
+    turn."""
     if rules.log_append_time:
         if header.is_log_append_time:
             what = "Producer should not set timestamp type to LogAppendTime."
-            _refuse_timestamps(
-                [
-                    RecordError(place, what)
-                    for place, _ in islice(_first_records(records, header), MAX_RECORD_ERRORS)
-                ]
-            )
+            named = min(header.record_count, MAX_RECORD_ERRORS)
+            _refuse_timestamps([RecordError(place, what) for place in range(named)])
         return
+    if (
+        rules.timestamp_before_max_ms == UNLIMITED_MS
+        and header.max_timestamp_ms <= now_ms + rules.timestamp_after_max_ms
+    ):
+        return
+    if turn is None or rules.needs_keys or not turn.allows(header):
+        raise MustOpen(header)
+    try:
+        payload = _plain(batch, header, turn.bytes_left)
+    except TooLarge:
+        turn.end()
+        raise MustOpen(header) from None
+    except BadBatch:
+        turn.end()
+        raise
+    turn.spend(len(payload), header.record_count)
+    _check_timestamps(batch, header, rules, now_ms, payload)
+
+
+def _plain(batch: memoryview, header: BatchHeader, max_bytes: int) -> bytes:
+    """The uncompressed records. Raises BadBatch, and TooLarge where that is below the limit of a
+    batch."""
+    try:
+        return bytes(records_payload(batch, header, max_bytes=max_bytes))
+    except CorruptPayload as error:
+        if isinstance(error, TooLarge) and max_bytes < DEFAULT_MAX_BYTES:
+            raise
+        raise BadBatch(ErrorCode.unknown_server_error, str(error)) from error
+
+
+def _check_timestamps(
+    batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, payload: bytes
+) -> None:
+    """Takes the greatest timestamp from the header."""
+
+    def records() -> Iterator[tuple[int, Record]]:
+        return _records(batch, header, payload)
+
     newest = min(now_ms + rules.timestamp_after_max_ms, UNLIMITED_MS)
     oldest = now_ms - rules.timestamp_before_max_ms
     if header.max_timestamp_ms > newest:
-        if rules.needs_keys and _lack_keys(_first_records(records, header), oldest, newest):
+        # Limited: a refused batch must not cost more than an accepted one.
+        if rules.needs_keys and _lack_keys(islice(records(), _MAX_RECORDS_LOOKED_AT), oldest, newest):
             return
-        _refuse_timestamps(_out_of_bounds(_first_records(records, header), oldest, newest))
+        _refuse_timestamps(_out_of_bounds(islice(records(), _MAX_RECORDS_LOOKED_AT), oldest, newest))
     if rules.timestamp_before_max_ms != UNLIMITED_MS and (
-        errors := _out_of_bounds(_all_records(records, header), oldest, newest)
+        errors := _out_of_bounds(records(), oldest, newest)
     ):
-        if rules.needs_keys and _lack_keys(_all_records(records, header), oldest, newest):
+        if rules.needs_keys and _lack_keys(records(), oldest, newest):
             return
         _refuse_timestamps(errors)
 
@@ -265,14 +333,9 @@ def _refuse_timestamps(errors: Sequence[RecordError]) -> None:
     raise BadBatch(ErrorCode.invalid_timestamp, what, told=True, record_errors=errors)
 
 
-def _first_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
-    """Limited: a refused batch must not cost more than an accepted one."""
-    return islice(_all_records(records, header), _MAX_RECORDS_LOOKED_AT)
-
-
-def _all_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
+def _records(batch: memoryview, header: BatchHeader, payload: bytes) -> Iterator[tuple[int, Record]]:
     try:
-        yield from enumerate(iter_records(records))
+        yield from enumerate(iter_records(batch, payload=payload))
     except CorruptPayload as error:
         code = ErrorCode.invalid_record if header.codec_id == Codec.NONE else ErrorCode.unknown_server_error
         raise BadBatch(code, str(error)) from error

@@ -92,11 +92,13 @@ class Acquiring:
             if loaded.gone or not self.is_current():
                 return False
             batches = loaded.walk(views, fetch_offset, wanted, end_offset)
-            if opener is not None and (stored := self._unopened(batches, engine, opener)) is not None:
-                await opener.open(stored)
-                if loaded.gone or not self.is_current():
-                    return False
-                continue  # Others may have acquired its records meanwhile.
+            if opener is not None:
+                stored = self._unopened(batches, engine, opener)
+                if stored is not None or opener.must_pause:
+                    await (opener.pause() if stored is None else opener.open(stored))
+                    if loaded.gone or not self.is_current():
+                        return False
+                    continue  # Others may have acquired its records meanwhile.
             if engine.settings.ttl_ms:
                 has_changed = await self._share_partitions.expiry.give_up(loaded, engine, batches)
                 if loaded.gone or not self.is_current():
@@ -115,13 +117,14 @@ class Acquiring:
         self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
     ) -> memoryview | None:
         """The batch that must be opened before anything can be acquired. If there is none, returns
-        None, and leaves in `batches` those whose records may be acquired now."""
+        None, and leaves in `batches` those whose records may be acquired now, unless the opener
+        must pause."""
         room = self.budget
         locks_left = engine.settings.max_record_locks - (engine.unread_from - engine.start_offset)
         if locks_left > 0:  # Otherwise only released records are delivered, whatever the limit.
             room = min(room, locks_left)
         ready, to_open = front_of(batches, room, engine.acquirable_in, opener)
-        if ready or not batches:
+        if ready or not batches or opener.must_pause:
             del batches[ready:]
             return None
         _, _, _, view, start, end = batches[to_open]

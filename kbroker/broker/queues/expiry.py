@@ -30,6 +30,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.schedule_headers import MARK, due_of
+from kbroker.formats.turns import Turn
 from kbroker.share.effects import Persist
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import LogId
@@ -39,8 +40,8 @@ AT_ONCE: Final = 1000
 DEAD_LETTERS_AT_MOST: Final = 10_000
 """Limit of unwritten dead letters of a share-partition."""
 _PARKED_AT_ONCE = 64
-_ON_THE_LOOP_RECORDS = 500
-_ON_THE_LOOP_BYTES = 64 << 10
+_threads: Final = trio.CapacityLimiter(2)
+"""Read the batches that are compressed, or too large for a turn of the loop."""
 _KEPT_NUMBERS = 1 << 20
 _NUMBERS_OF_A_BATCH = 16
 """The cost of a batch besides the times of its records."""
@@ -125,13 +126,13 @@ class Expiry:
         left in `batches`. True: it must read again, because records have expired or the call has
         waited."""
         horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
-        schedules, is_first = engine.settings.schedules, True
+        schedules, is_first, turn = engine.settings.schedules, True, Turn()
         offsets: list[int] = []
         for number, (base, last, is_control, view, start, end) in enumerate(batches):
             if is_control or not engine.acquirable_in(base, last):
                 continue
             stored = view[start:end]
-            times = self._find(loaded.partition, stored, schedules=schedules)
+            times = self._find(loaded.partition, stored, turn, schedules=schedules)
             if times is None:
                 if is_first:
                     await self._learn(loaded.partition, stored, schedules=schedules)
@@ -156,10 +157,12 @@ class Expiry:
         some have expired. The call may have waited."""
         horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
         old: list[int] = []
+        turn = Turn()
         for base, last, _, view, start, end in batches:
-            times = self._find(loaded.partition, view[start:end], schedules=schedules)
+            times = self._find(loaded.partition, view[start:end], turn, schedules=schedules)
             if times is None:
                 times = await self._learn(loaded.partition, view[start:end], schedules=schedules)
+                turn.renew()
             if times.earliest_ms <= horizon_ms:
                 old += [
                     offset
@@ -210,18 +213,17 @@ class Expiry:
 
     # -- times of batches
 
-    def _find(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes | None:
+    def _find(
+        self, partition: Partition, stored: memoryview, turn: Turn, *, schedules: bool
+    ) -> BatchTimes | None:
         """None: that takes longer than the loop may be blocked."""
         header = read_header(stored)
         key = partition.log, header.base_offset, header.crc, schedules
         times = self._known.pop(key, None)
         if times is None:
-            if (
-                header.codec_id
-                or header.record_count > _ON_THE_LOOP_RECORDS
-                or header.size_bytes > _ON_THE_LOOP_BYTES
-            ):
+            if header.codec_id or not turn.allows(header):
                 return None
+            turn.spend(header.size_bytes, header.record_count)
             times = times_of(stored, schedules=schedules)
             self._numbers += times.size
         self._known[key] = times
@@ -230,7 +232,7 @@ class Expiry:
 
     async def _learn(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes:
         header = read_header(stored)
-        times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules))
+        times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules), limiter=_threads)
         key = partition.log, header.base_offset, header.crc, schedules
         if key not in self._known:
             self._numbers += times.size

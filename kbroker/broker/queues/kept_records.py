@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import trio
@@ -54,6 +54,8 @@ RECORDS_A_TURN = 1000
 BYTES_A_TURN = 16 << 20
 _BYTES_A_WRITE = 1 << 20
 _READ_BYTES = 1 << 20
+_threads: Final = trio.CapacityLimiter(2)
+"""Each may take twice 64 MiB for a decompressed batch."""
 
 
 @dataclass(slots=True)
@@ -355,7 +357,9 @@ async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) ->
     at = 0
     while at < len(offsets):
         first = offsets[at]
-        portion = await trio.to_thread.run_sync(_read_some, partition, first, set(offsets[at:]), max_bytes)
+        portion = await trio.to_thread.run_sync(
+            _read_some, partition, first, set(offsets[at:]), max_bytes, limiter=_threads
+        )
         found.update(portion)
         max_bytes -= sum(map(len, portion.values()))
         if first not in portion:

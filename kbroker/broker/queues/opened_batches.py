@@ -1,5 +1,5 @@
-"""The cache of compressed batches that were decompressed because a share consumer takes only a part
-of them; one for the whole broker.
+"""The cache of batches that were opened because a share consumer takes only a part of them:
+compressed ones, and others of many records. One for the whole broker.
 
 A member that takes one job of a compressed batch at a time would have it decompressed once for each
 job. So a batch is opened once and kept while there is room; the least recently used one is dropped
@@ -11,8 +11,9 @@ small batch waits behind two of 64 MiB.
     key      topic id, partition, base offset, CRC: identify the same bytes in all share groups
     bound    setting kbroker.queue.cache.bytes; a larger batch is kept alone. Batches that the loop
              opens get at most a quarter of it, because it costs little to open them again
-    opening  small batches at once; others in a thread, at most two at a time. Fetches that want the
-             same batch meanwhile wait for the same thread
+    opening  small batches at once, as many as a turn of the loop allows (formats/turns.py), and in
+             a fetch for a few turns; others in a thread, at most two at a time. Fetches that want
+             the same batch meanwhile wait for the same thread
     refused  of a batch that cannot be cut only the key is kept, so that no poll tries it again
 
 Opening walks over every record once. After that the table of places is complete, and the loop never
@@ -40,39 +41,29 @@ from kbroker.formats.batches import (
     read_header,
     records_payload,
 )
-from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
+from kbroker.formats.turns import TURN_BYTES, TURN_RECORDS, Turn
 from kbroker.storage.spi import LogId
 
 _OPENED_AT_ONCE = 2
 _REFUSED_KEPT = 4096
-_QUICK_BYTES = 32 << 10
-_QUICK_SNAPPY_BYTES = 4 << 10
-_QUICK_PLAIN_BYTES = 64 << 10
-_QUICK_RECORDS = 512
-_QUICK_RECORDS_IN_A_TURN = 5461
+_TURNS_OF_A_FETCH = 5
+"""So that many small batches are opened for one answer, while others have turns between."""
 _SMALL_SHARE = 4
 _OBJECTS_BYTES = 480
 """Memory for the objects of a cached batch, beside its payload."""
-_AS_RECORDS = 64
-_BYTES_AS_A_RECORD = 128
-_PLAIN_BYTES_AS_A_RECORD = 256
-"""Limits for batches that the loop opens itself: at most 0.5 ms for a batch, and 4 ms for a fetch
-until it waits. The fixed cost of a batch is that of `_AS_RECORDS` records. The limit for snappy is
-lower: its payload may consist of thousands of blocks, each of which costs two calls."""
+_AS_RECORDS = 40
+"""The fixed cost of opening a batch on the loop, in records."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
 
 BatchKey: TypeAlias = tuple[LogId, int, int]
 """Log, base offset, CRC."""
 
 
-def _is_small(header: BatchHeader, most_records: int) -> bool:
-    most_bytes = _QUICK_SNAPPY_BYTES if header.codec_id == Codec.SNAPPY else _QUICK_BYTES
-    return header.size_bytes <= most_bytes and 0 < header.record_count <= most_records
-
-
-def _cost(header: BatchHeader) -> int:
-    """What it costs to open a batch, in records."""
-    return header.record_count + _AS_RECORDS + header.size_bytes // _BYTES_AS_A_RECORD
+def must_be_opened(header: BatchHeader) -> bool:
+    """Whether a part of the batch can be cut out only after it was opened: it is compressed, or
+    so long that the walk to its records takes more than a turn of the loop."""
+    return bool(header.codec_id) or header.last_offset_delta >= TURN_RECORDS
 
 
 class Refusal(Enum):
@@ -146,11 +137,12 @@ class OpenedBatches:
         kept[key] = batch
         return batch
 
-    def open_quickly(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal | None:
-        """None: that takes longer than the loop may be blocked."""
-        result = open_batch(stored, max_bytes=_QUICK_PLAIN_BYTES)
+    def open_quickly(self, key: BatchKey, stored: memoryview, max_bytes: int) -> OpenedBatch | Refusal | None:
+        """None: it is larger than `max_bytes` when decompressed."""
+        result = open_batch(stored, max_bytes=max_bytes)
         if result is Refusal.TOO_LARGE:
-            self._dense.add(key[0])
+            if max_bytes == TURN_BYTES:
+                self._dense.add(key[0])
             return None
         self._misses += 1
         self._note(key, result, self._keep_small)
@@ -234,13 +226,23 @@ class BatchOpener:
     """The cache for one fetch of one partition. A batch that the fetch has found or opened stays
     available to it until it waits, even if the cache drops it meanwhile."""
 
-    __slots__ = ("_cache", "_found", "_log", "_quick_records")
+    __slots__ = ("_cache", "_found", "_log", "_turn", "_turns_left", "must_pause")
 
     def __init__(self, cache: OpenedBatches, log: LogId) -> None:
         self._cache = cache
         self._log = log
         self._found: dict[BatchKey, OpenedBatch | Refusal] = {}
-        self._quick_records = _QUICK_RECORDS_IN_A_TURN
+        self._turn, self._turns_left = Turn(), _TURNS_OF_A_FETCH
+        self.must_pause = False
+        """Whether a small batch was not opened because the turn of the loop must end first."""
+
+    async def pause(self) -> None:
+        """Let others have a turn, and open more in the next one. Opened batches stay available. A
+        checkpoint."""
+        await trio.lowlevel.checkpoint()
+        self._turns_left -= 1
+        self._turn.renew()
+        self.must_pause = False
 
     def find(self, base_offset: int, crc: int) -> OpenedBatch | Refusal | None:
         """None: it has to be opened."""
@@ -252,31 +254,35 @@ class BatchOpener:
 
     def open_quickly(self, stored: memoryview) -> OpenedBatch | Refusal | None:
         """Open a batch that was not found, at once. None: it is not small, or the fetch has already
-        opened many."""
-        header = read_header(stored)
-        if not _is_small(header, min(_QUICK_RECORDS, self._quick_records)):
+        opened many (`must_pause`)."""
+        header, turn = read_header(stored), self._turn
+        if not turn.allows(header):
+            self.must_pause = self._turns_left > 1 and Turn().allows(header)
             return None
         key = self._log, header.base_offset, header.crc
-        self._quick_records -= _cost(header)
-        result = self._cache.open_quickly(key, stored)
-        plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else _QUICK_PLAIN_BYTES
-        self._quick_records -= plain_bytes // _PLAIN_BYTES_AS_A_RECORD
-        if result is not None:
-            self._found[key] = result
+        result = self._cache.open_quickly(key, stored, turn.bytes_left)
+        if result is None:
+            is_whole_turn = turn.bytes_left == TURN_BYTES
+            turn.end()
+            self.must_pause = self._turns_left > 1 and not is_whole_turn
+            return None
+        plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else turn.bytes_left
+        turn.spend(plain_bytes, header.record_count + _AS_RECORDS)
+        self._found[key] = result
         return result
 
     def reading_ends(self) -> Callable[[memoryview], bool]:
         """Whether batches after this one need not be read, because this one or those before it use
-        up what the loop may open in a turn. For stored batches in the order of their reads."""
-        left = self._quick_records
+        up what the fetch may open. For stored batches in the order of their reads."""
+        left, turn = self._turns_left * TURN_RECORDS, Turn()
 
         def ends(stored: memoryview) -> bool:
             nonlocal left
             if not stored[CODEC_AT] & CODEC_MASK:
                 return False
             header = read_header(stored)
-            left -= _cost(header)
-            return left <= 0 or self._cache.is_dense(self._log) or not _is_small(header, _QUICK_RECORDS)
+            left -= header.record_count + _AS_RECORDS
+            return left <= 0 or self._cache.is_dense(self._log) or not turn.allows(header)
 
         return ends
 
@@ -286,7 +292,8 @@ class BatchOpener:
         header = read_header(stored)
         key = self._log, header.base_offset, header.crc
         self._found[key] = await self._cache.open(key, stored)
-        self._quick_records = _QUICK_RECORDS_IN_A_TURN
+        self._turn.renew()
+        self._turns_left = _TURNS_OF_A_FETCH
 
     def count_refused(self, reason: Refusal) -> None:
         self._cache.count_refused(reason)

@@ -13,11 +13,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
 from kbroker.broker.queues.sliced_batches import Walked, walk
 from kbroker.broker.queues.sparse_batches import is_sparse, runs_in
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
+from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.parking import Parking
 from kbroker.share.share_partition import SharePartition
 
@@ -56,6 +57,7 @@ async def plan_parked(
     taken: set[int] = set()
     batches: list[Walked] = []
     lost: list[int] = []
+    walked = 0
     leaders = parking.in_turn(room)
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
@@ -80,6 +82,10 @@ async def plan_parked(
             lost.append(leader)
             continue
         stored = batch[3][batch[4] : batch[5]]
+        if not stored[CODEC_AT] & CODEC_MASK:  # Cutting it walks over its records.
+            walked += batch[1] - batch[0] + 1
+            if walked > TURN_RECORDS and batches:
+                break
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if not can_be_cut and batches:
             break
@@ -166,10 +172,13 @@ def _gone_from(stored: memoryview, offsets: Sequence[int], opener: BatchOpener) 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:
     """Whether a part of the batch can be sent; also false if that needs a wait that is not
     allowed."""
-    if not stored[CODEC_AT] & CODEC_MASK:
-        return True
     header = read_header(stored)
+    if not must_be_opened(header):
+        return True
     opened = opener.find(header.base_offset, header.crc) or opener.open_quickly(stored)
+    if opened is None and opener.must_pause:
+        await opener.pause()
+        opened = opener.open_quickly(stored)
     if opened is None and may_wait:
         await opener.open(stored)
         opened = opener.find(header.base_offset, header.crc)

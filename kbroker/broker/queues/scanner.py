@@ -18,6 +18,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import trio
 
@@ -28,7 +29,7 @@ from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.key_lookup import KeyLookup
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.saving import Saving
-from kbroker.broker.queues.schedules import Schedules, due_now, looked_at
+from kbroker.broker.queues.schedules import WALKS, Schedules, due_now, looked_at
 from kbroker.broker.queues.sliced_batches import Walked, control_of
 from kbroker.broker.queues.sparse_batches import Runs, holes_of
 from kbroker.clock import wall_clock_ms
@@ -36,6 +37,7 @@ from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import read_header
 from kbroker.formats.record_keys import BatchKeys
 from kbroker.formats.schedule_headers import Oddity
+from kbroker.formats.turns import Turn
 from kbroker.seldom import Seldom
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.ordering import Keys
@@ -51,10 +53,9 @@ BYTES_A_TURN = 1 << 20
 AHEAD_FROM = 5000
 """The scan looks ahead if it is so many offsets behind the log's end."""
 _AHEAD_BYTES = 4 << 20
-_IN_THREAD_FROM_BYTES = 64 << 10
-_IN_THREAD_FROM_RECORDS = 500
-"""Batches with more records are read in a thread: keys cost 3 µs a record, schedules 7. The loop
-also opens at most so many records between two checkpoints."""
+_threads: Final = trio.CapacityLimiter(2)
+"""Read the batches that are too large for a turn of the loop; in the worst case each takes twice 64
+MiB."""
 _KEPT_KEYS = 20_000
 """The keys of a batch in which a scan has stopped midway are kept, up to so many; larger batches
 are reopened."""
@@ -177,7 +178,7 @@ class Scanner:
             batches = loaded.walk(views, ahead, end_offset - ahead, end_offset)
             if not batches:
                 break
-            found = await trio.to_thread.run_sync(due_now, batches)
+            found = await trio.to_thread.run_sync(due_now, batches, limiter=_threads)
             ahead = batches[-1][1] + 1
             for first, last in found:
                 if not engine.may_look_ahead():
@@ -291,8 +292,7 @@ class Scanner:
         due: list[tuple[int, int]] = []
         hashes: list[BatchKeys] = []
         runs: dict[int, Runs] = {}
-        opened = 0
-        keys = []
+        keys, turn = [], Turn()
         for base_offset, _, is_control, view, start, end in batches:
             if is_control:
                 continue
@@ -300,15 +300,7 @@ class Scanner:
             key = base_offset, header.crc
             keys.append(key)
             if key not in known or (settings.ordered and known[key].keys is None):
-                arguments = view[start:end], wall_clock_ms(), settings
-                if end - start < _IN_THREAD_FROM_BYTES and header.record_count < _IN_THREAD_FROM_RECORDS:
-                    known[key] = looked_at(*arguments)
-                    opened += header.record_count
-                    if opened > _IN_THREAD_FROM_RECORDS:
-                        opened = 0
-                        await trio.lowlevel.checkpoint()
-                else:
-                    known[key] = await trio.to_thread.run_sync(looked_at, *arguments)
+                known[key] = await _looked_at(view[start:end], settings, turn)
                 self._report(loaded, known[key].odd)
             found = known[key]
             due += found.due
@@ -334,3 +326,18 @@ class Scanner:
                 loaded.metrics.odd_schedules[oddity.value] += number
             if self._reports.times((group_id, oddity), trio.current_time()):
                 logger.warning("%d records for share group %s %s", number, group_id, _MEANING[oddity])
+
+
+async def _looked_at(stored: memoryview, settings: ShareSettings, turn: Turn) -> Schedules:
+    """On the loop if the batch is small, else in a thread. May wait."""
+    header, found = read_header(stored), None
+    if not turn.allows(header, walks=WALKS) and Turn().allows(header, walks=WALKS):
+        await trio.lowlevel.checkpoint()
+        turn.renew()
+    if turn.allows(header, walks=WALKS):
+        found = looked_at(stored, wall_clock_ms(), settings, turn)
+    if found is None:
+        found = await trio.to_thread.run_sync(looked_at, stored, wall_clock_ms(), settings, limiter=_threads)
+        turn.renew()
+    assert found is not None
+    return found

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.broker.queues.sliced_batches import Walked
 from kbroker.broker.queues.sparse_batches import Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import read_header, records_payload, stored_records
-from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
 from kbroker.formats.record_keys import BatchKeys, keys_of
 from kbroker.formats.schedule_headers import MARK, Oddity, offsets_without, schedule_of
+from kbroker.formats.turns import Turn
 from kbroker.share.effects import ShareSettings
 from kbroker.share.runs import joined_runs
+
+WALKS: Final = 3
+"""How often looked_at() may walk over the records of a batch."""
 
 
 class Schedules(NamedTuple):
@@ -50,12 +54,24 @@ def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms:
     return Schedules(due, odd)
 
 
-def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Schedules:
+def looked_at(
+    stored: memoryview, wall_ms: int, settings: ShareSettings, turn: Turn | None = None
+) -> Schedules | None:
+    """`turn`: that of the loop, if it is called there. None: the batch must be opened in a
+    thread."""
     header = read_header(stored)
     found = Schedules([], Counter())
     try:
-        payload = bytes(records_payload(stored, header))
-    except CorruptPayload:
+        payload = bytes(
+            records_payload(stored, header, max_bytes=turn.bytes_left if turn else DEFAULT_MAX_BYTES)
+        )
+        if turn is not None:
+            turn.spend(len(payload), WALKS * header.record_count)
+    except CorruptPayload as error:
+        if turn is not None:
+            turn.end()
+            if isinstance(error, TooLarge):
+                return None
         return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
     if settings.schedules:
         found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)

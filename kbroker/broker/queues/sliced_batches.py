@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from kbroker.broker.queues.opened_batches import BatchOpener, Refusal
+from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
 from kbroker.broker.queues.record_places import UNWALKABLE, Places
 from kbroker.broker.queues.sparse_batches import is_sparse
 from kbroker.formats.batches import (
@@ -54,6 +54,7 @@ from kbroker.formats.batches import (
     read_header,
     sliced_header,
 )
+from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.acquire import Control
 from kbroker.share.effects import AcquiredRange
 
@@ -178,28 +179,34 @@ def front_of(
     batches: Sequence[Walked], room: int, acquirable: Callable[[int, int], int], opener: BatchOpener
 ) -> Front:
     """How many of these batches can be acquired from without waiting; small ones are opened on the
-    way. `acquirable(first, last)`: how many of these offsets are free for a member, which takes up
-    to `room`.
+    way. Of plain batches that are taken in part, only as many are acquired from as can be cut in a
+    turn of the loop. `acquirable(first, last)`: how many of these offsets are free for a member,
+    which takes up to `room`.
 
     A batch that is taken whole or not at all need not be opened, unless it has holes. If the engine
     takes less than is expected here (throttling), an unopened batch is sent whole, and nothing is
     lost. A batch that could not be opened is sent whole in an answer of its own, because librdkafka
     acknowledges all records behind a batch that it cannot read as gaps."""
-    taken = 0
+    taken = walked = 0
     for number, (base_offset, last_offset, is_control, view, start, end) in enumerate(batches):
         if taken >= room:
             break
         if is_control:
             continue
         wanted = min(acquirable(base_offset, last_offset), room - taken)
-        if wanted and view[start + CODEC_AT] & CODEC_MASK:
+        span = last_offset - base_offset + 1
+        if wanted and (view[start + CODEC_AT] & CODEC_MASK or span > TURN_RECORDS):
             opened = opener.find(base_offset, read_header(view, start).crc)
-            if opened is None and (wanted <= last_offset - base_offset or is_sparse(view, start)):
+            if opened is None and (wanted < span or is_sparse(view, start)):
                 opened = opener.open_quickly(view[start:end])
                 if opened is None:
                     return Front(number) if taken else Front(0, number)
             if isinstance(opened, Refusal):
                 return Front(number if taken else number + 1)
+        elif taken and 0 < wanted < span:
+            walked += span
+            if walked > TURN_RECORDS:
+                return Front(number)
         taken += wanted
     return Front(len(batches))
 
@@ -230,7 +237,7 @@ class TakenRecords:
             slices = None
             if runs[0] != (batch.base_offset, batch.last_offset):
                 header = read_header(batch.view, batch.start)
-                if header.codec_id:
+                if must_be_opened(header):
                     slices = _plain_slices(batch, header, runs, opener, max_bytes)
                     max_bytes -= sum(map(len, slices or ()))
                 else:

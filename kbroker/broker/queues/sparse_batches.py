@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatch
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatch, must_be_opened
 from kbroker.broker.queues.record_places import UNWALKABLE, deltas_of
 from kbroker.formats.batches import HEADER_SIZE, BatchHeader, crc_is_valid, read_header
 from kbroker.share.acquire import Control
@@ -39,7 +39,7 @@ def runs_in(stored: memoryview, opener: BatchOpener) -> Runs | None:
     opened or cannot be read."""
     header = read_header(stored)
     payload: bytes | memoryview
-    if header.codec_id:
+    if must_be_opened(header):
         opened = opener.find(header.base_offset, header.crc)
         if not isinstance(opened, OpenedBatch):
             return None

@@ -10,13 +10,55 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from kbroker.broker.logs.validation import UNLIMITED_MS, BadBatch, BatchRules, validate
+from kbroker.broker.logs import validation
+from kbroker.broker.logs.validation import UNLIMITED_MS, BadBatch, BatchRules, MustOpen, check_times
 from kbroker.errors import ErrorCode
-from kbroker.formats.batches import CRC_START, NO_TIMESTAMP, ProducerInfo, Record, build_batch
-from kbroker.formats.compression import Codec
+from kbroker.formats.batches import (
+    CRC_START,
+    NO_TIMESTAMP,
+    BatchHeader,
+    ProducerInfo,
+    Record,
+    build_batch,
+    read_header,
+)
+from kbroker.formats.compression import Codec, compress
+from kbroker.formats.turns import TURN_RECORDS, Turn
+from tests.odd_batches import odd_batch, with_header, with_payload
 
 NOW_MS = 1_700_000_000_000
 RULES = BatchRules()
+
+
+def validate(records: bytes | None, rules: BatchRules, now_ms: int) -> BatchHeader:
+    """In the loop's turn as far as that goes, and all in a thread: both must say the same."""
+    here, there = (_verdict(records, rules, now_ms, turn) for turn in (Turn(), None))
+    if isinstance(here, BadBatch):
+        assert isinstance(there, BadBatch)
+        assert (here.code, here.reason, here.message, here.by_log, here.record_errors) == (
+            there.code,
+            there.reason,
+            there.message,
+            there.by_log,
+            there.record_errors,
+        )
+        raise here
+    assert here == there
+    return here
+
+
+def _verdict(
+    records: bytes | None, rules: BatchRules, now_ms: int, turn: Turn | None
+) -> BatchHeader | BadBatch:
+    try:
+        try:
+            return validation.validate(records, rules, now_ms, turn=turn)
+        except MustOpen as unopened:
+            header = unopened.header
+            check_times(memoryview(records or b"")[: header.size_bytes], header, rules, now_ms)
+            return header
+    except BadBatch as error:
+        return error
 
 
 def good(**options: object) -> bytearray:
@@ -244,3 +286,49 @@ def test_a_record_out_of_bounds_is_named_before_those_without_a_key() -> None:
     validate(build_batch([keyless, Record(0, NOW_MS, b"k", b"")]), rules, NOW_MS)
     assert code_of(build_batch([keyless, keyed]), rules) is ErrorCode.invalid_timestamp
     assert code_of(build_batch([keyless]), RULES) is ErrorCode.invalid_timestamp
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_is_too_much_for_a_turn_is_not_opened_in_it(codec: Codec) -> None:
+    """By records, and by bytes; a turn that has opened something opens less afterwards."""
+    late_ms = NOW_MS + 3_600_001
+    many = build_batch([Record(0, late_ms, None, b"")] * (TURN_RECORDS + 1), codec=codec)
+    large = build_batch([Record(0, late_ms, None, bytes(70_000))], codec=codec)
+    half = build_batch([Record(0, late_ms, None, bytes(40_000))], codec=codec)
+    for batch in (many, large):
+        with pytest.raises(MustOpen):
+            validation.validate(batch, RULES, NOW_MS, turn=Turn())
+    turn = Turn()
+    with pytest.raises(BadBatch):
+        validation.validate(half, RULES, NOW_MS, turn=turn)
+    with pytest.raises(MustOpen):
+        validation.validate(half, RULES, NOW_MS, turn=turn)
+
+
+def small_bomb() -> bytes:
+    return with_payload(compress(Codec.ZSTD, bytes(1 << 20)), codec=Codec.ZSTD, time_ms=NOW_MS)
+
+
+def test_what_was_inflated_in_vain_ends_the_turn() -> None:
+    rules = BatchRules(timestamp_before_max_ms=1000)
+    turn = Turn()
+    with pytest.raises(MustOpen):
+        validation.validate(small_bomb(), rules, NOW_MS, turn=turn)
+    assert not turn.allows(read_header(good()))
+    turn = Turn()
+    with pytest.raises(BadBatch):
+        validation.validate(odd_batch("no gzip", time_ms=NOW_MS), rules, NOW_MS, turn=turn)
+    assert not turn.allows(read_header(good()))
+
+
+def test_the_claim_of_the_topic_s_time_is_refused_unopened() -> None:
+    """From the header's count; the payload is not even of its codec."""
+    batch = odd_batch("no zstd", time_ms=NOW_MS)
+    attributes = Codec.ZSTD | 0x08
+    refusal = refusal_of(with_header(batch, attributes=attributes), BatchRules(log_append_time=True))
+    assert (refusal.code, [each.place for each in refusal.record_errors]) == (
+        ErrorCode.invalid_timestamp,
+        [0, 1, 2],
+    )
+    claimed = with_header(batch, attributes=attributes, record_count=1 << 30, last_offset_delta=(1 << 30) - 1)
+    assert len(refusal_of(claimed, BatchRules(log_append_time=True)).record_errors) == 1000

@@ -22,6 +22,7 @@ from kbroker.broker.queues.opened_batches import (
 )
 from kbroker.formats.batches import Record, build_batch, read_header
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, compress
+from kbroker.formats.turns import TURN_BYTES
 from kbroker.storage.spi import LogId
 from tests.odd_batches import odd_batch, payload_of, with_header, with_payload
 
@@ -164,12 +165,14 @@ async def test_small_ones_have_a_quarter_of_the_room() -> None:
     await cache.open(key_of(large), large)
     batches = [lz4(10 * number) for number in range(20)]
     for batch in batches:
-        cache.open_quickly(key_of(batch), batch)
+        await trio.lowlevel.checkpoint()
+        cache.open_quickly(key_of(batch), batch, TURN_BYTES)
     assert [number for number in range(20) if key_of(batches[number]) in cache] == [18, 19]
     assert key_of(large) in cache
     assert cache.statistics()[:2] == (3, 3 * size)
     assert cache.find(key_of(batches[18])) is not None
-    cache.open_quickly(key_of(batches[0]), batches[0])
+    await trio.lowlevel.checkpoint()
+    cache.open_quickly(key_of(batches[0]), batches[0], TURN_BYTES)
     assert [number for number in range(20) if key_of(batches[number]) in cache] == [0, 18]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.broker.logs.stored_batches import iter_possible
-from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches, must_be_opened
 from kbroker.broker.queues.record_places import STRIDE, Places
 from kbroker.broker.queues.sliced_batches import (
     _BATCHES_REMEMBERED,
@@ -100,13 +100,14 @@ def opener_of(*batches: bytes, max_bytes: int = _MUCH, quickly: bool = False) ->
 
     async def open_all() -> None:
         for batch in batches:
-            if read_header(batch).codec_id:
+            if must_be_opened(read_header(batch)):
                 await BatchOpener(cache, LOG).open(memoryview(batch))
 
     trio.run(open_all)
     opener = BatchOpener(cache, LOG)
     if not quickly:
-        opener._quick_records = 0
+        opener._turn.end()
+        opener._turns_left = 1
     return opener
 
 
@@ -245,7 +246,9 @@ def test_walks_to_where_batches_are_possible(
         for view, position, header in iter_possible(views, end)
     ]
     assert walk(views, 0, _END, end) == expected
-    assert walk(views, 3, 5, end) == [each for each in expected if each[0] < 8]
+    first = expected[0][0] if expected else 0
+    beyond = 8 if first < 8 else first + 5  # Compaction may have removed the first ones.
+    assert walk(views, 3, 5, end) == [each for each in expected if each[0] < beyond]
 
 
 @given(_log(), st.integers(0, 300), st.integers(0, 50))
@@ -441,7 +444,8 @@ class TestFront:
         batches = [batch_of(numbered(10, 10 * n), 10 * n, 10 * n + 9, codec=Codec.LZ4) for n in range(200)]
         free, opener = range(0, 2000, 3), opener_of(quickly=True)
         front = self.front(*batches, free=free, room=2000, opener=opener)
-        assert 50 < front.ready < 150
+        assert 15 < front.ready < 25
+        assert opener.must_pause
         assert self.front(*batches, free=free, room=2000, opener=opener) == front
         assert self.front(*batches[front.ready :], free=free, room=2000, opener=opener) == Front(0)
         large = batch_of(
@@ -450,7 +454,7 @@ class TestFront:
             510,
             codec=Codec.LZ4,
         )
-        many = batch_of([Record(n, 1, None, b"") for n in range(513)], 0, 512, codec=Codec.ZSTD)
+        many = batch_of([Record(n, 1, None, b"") for n in range(1025)], 0, 1024, codec=Codec.ZSTD)
         bomb = batch_of(
             [Record(0, 1, None, bytes(65 << 10)), Record(1, 1, None, b"")], 0, 1, codec=Codec.GZIP
         )

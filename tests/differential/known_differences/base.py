@@ -101,6 +101,12 @@ KNOWN: Sequence[Difference] = (
         "base_frames.bytes_that_are_no_text",
     ),
     Difference(
+        "DIF-23",
+        r"^(17|19|21)\.produce\..*\.error_code$",
+        values("invalid_record", "unknown_server_error"),
+        "base_payloads.framings_of_gzip base_payloads.gzip_of_other_kinds",
+    ),
+    Difference(
         "DIF-74",
         r"^[123]\.fetch\.responses\[0\]\.partitions\[0\]\.",
         any_of(

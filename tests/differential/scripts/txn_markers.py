@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tests.differential.script import Entity, Session, Topic, Value, script
+from tests.differential.scripts.base_batches import attributes_of
 from tests.differential.scripts.base_produce import batch_of, end_of
 from tests.differential.scripts.txn_reading import look
 from tests.differential.transactions import ADMIN, LOG, Logs, Who, describe, init, produce, transactional
@@ -47,6 +48,18 @@ def markers_of_open_transactions(s: Session) -> None:
             producers(s, topic)
             describe(s, t.id)
     look(s, topic)
+
+
+@script()
+def the_time_of_markers(s: Session) -> None:
+    """In a log that stamps its own time, and in one that keeps its producers'."""
+    for kind in ("LogAppendTime", "CreateTime"):
+        topic = s.topic(**LOG, message_timestamp_type=kind)
+        for committed in (True, False):
+            t = transactional(s, f"{kind}-{committed}")
+            t.send(topic, "one")
+            write(s, marker(t.who, {topic: (0,)}, committed))
+        attributes_of(s, topic)
 
 
 @script()

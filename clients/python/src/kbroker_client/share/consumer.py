@@ -80,6 +80,9 @@ class ShareConsumer:
     - `bootstrap`: addresses of brokers, such as "127.0.0.1:9092"
     - `topics`: subscribed from the start
     - `max_poll_records`: of one poll, and what a fetch asks for
+    - `unreadable`: outcome of records that this client cannot decode though their checksum is
+      right. RELEASE: another client may read them, and at the delivery limit they become dead
+      letters. REJECT: at once. Records with a wrong checksum are always rejected.
     - `on_acknowledged`: called in poll, commit and close for answered acknowledgements
 
     Entering raises BrokerUnreachable if no broker can be reached. Later a lost broker is tried
@@ -99,8 +102,11 @@ class ShareConsumer:
         fetch_max_bytes: int = _MAX_BYTES,
         client_id: str = "kbroker-client",
         security: Security = PLAINTEXT,
+        unreadable: Outcome = Outcome.RELEASE,
         on_acknowledged: Callback | None = None,
     ) -> None:
+        if unreadable not in (Outcome.RELEASE, Outcome.REJECT):
+            raise ValueError("unreadable must be Outcome.RELEASE or Outcome.REJECT")
         if not group:
             raise ValueError("a share consumer needs the name of a group")
         if max_poll_records < 1 or fetch_wait_ms < 0 or fetch_max_bytes < 1:
@@ -114,6 +120,7 @@ class ShareConsumer:
         self.lock_timeout_s: float | None = None
         """How long records are locked for this member, as the broker said last."""
         self._mode = Mode(mode)
+        self._unreadable = unreadable
         self._max_poll_records = max_poll_records
         self._limits = Limits(
             fetch_wait_ms, max_poll_records, max_poll_records, acquire.value, 1, fetch_max_bytes
@@ -470,7 +477,7 @@ class ShareConsumer:
             raise self._fatal
 
     def _open_session(self, node: int) -> ShareSession:
-        session = ShareSession(node, self._cluster, self.group, self.member_id, self)
+        session = ShareSession(node, self._cluster, self.group, self.member_id, self, self._unreadable)
         self._background.start(session.run)
         self._background.start(session.watch)
         return session

@@ -76,12 +76,15 @@ class Acquired(NamedTuple):
 
 class Decoded(NamedTuple):
     """- `gaps`: acquired offsets that have no record
-    - `damaged`: runs whose records cannot be read
+    - `damaged`: runs of batches whose checksum is wrong
+    - `unreadable`: runs of batches that are as the producer wrote them, and that this client cannot
+      decode
     """
 
     records: list[Record]
     gaps: list[tuple[int, int]]
     damaged: list[tuple[int, int]]
+    unreadable: list[tuple[int, int]]
 
 
 def decode(
@@ -96,15 +99,17 @@ def decode(
     runs = _Runs(acquired)
     records: list[Record] = []
     damaged: list[tuple[int, int]] = []
+    unreadable: list[tuple[int, int]] = []
     for position, header in iter_headers(data):
         if not runs.has_any(header.base_offset, header.last_offset):
             continue
+        if not crc_is_valid(data, position, header):
+            damaged += runs.take(header.base_offset, header.last_offset)
+            continue
         try:
-            if not crc_is_valid(data, position, header):
-                raise CorruptPayload("checksum")
             found = [] if header.is_control else list(stored_records(data, position))
         except CorruptPayload:
-            damaged += runs.take(header.base_offset, header.last_offset)
+            unreadable += runs.take(header.base_offset, header.last_offset)
             continue
         for offset, timestamp_ms, key, value, headers in found:
             count = runs.take_one(offset)
@@ -114,7 +119,7 @@ def decode(
                         topic, partition, offset, timestamp_ms, key, value, headers, count, lease, topic_id
                     )
                 )
-    return Decoded(records, runs.left(), damaged)
+    return Decoded(records, runs.left(), damaged, unreadable)
 
 
 class _Runs:

@@ -101,9 +101,18 @@ class Inbox(Protocol):
 
 
 class ShareSession:
-    """`queued` and `done` count acknowledgements; those up to `done` have been answered."""
+    """`queued` and `done` count acknowledgements; those up to `done` have been answered.
+    `unreadable`: the outcome of records that this client cannot decode."""
 
-    def __init__(self, node: int, cluster: Cluster, group: str, member_id: str, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        node: int,
+        cluster: Cluster,
+        group: str,
+        member_id: str,
+        inbox: Inbox,
+        unreadable: Outcome = Outcome.RELEASE,
+    ) -> None:
         self.node = node
         self.lease = Lease()
         self.partitions: frozenset[Partition] = frozenset()
@@ -112,6 +121,7 @@ class ShareSession:
         self._group = group
         self._member_id = member_id
         self._inbox = inbox
+        self._unreadable = unreadable
         self._connection: Connection | None = None
         self._epoch = 0
         self._joined: frozenset[Partition] = frozenset()
@@ -280,11 +290,20 @@ class ShareSession:
             decoded = await anyio.to_thread.run_sync(
                 decode, name, row.partition_index, data, acquired, lease, topic_id, limiter=self._threads
             )
-        for first, last in decoded.damaged:
-            logger.warning(
-                "%s-%d: records %d to %d are damaged, and rejected", name, row.partition_index, first, last
-            )
-        for outcome, runs in ((GAP, decoded.gaps), (Outcome.REJECT, decoded.damaged)):
+        for odd, what, given in (
+            (decoded.damaged, "are damaged", Outcome.REJECT),
+            (decoded.unreadable, "cannot be decoded by this client", self._unreadable),
+        ):
+            for first, last in odd:
+                logger.warning(
+                    "%s-%d: records %d to %d %s (%s)",
+                    name, row.partition_index, first, last, what, given.name,
+                )  # fmt: skip
+        for outcome, runs in (
+            (GAP, decoded.gaps),
+            (Outcome.REJECT, decoded.damaged),
+            (self._unreadable, decoded.unreadable),
+        ):
             for first, last in runs:
                 for offset in range(first, last + 1):
                     self.acknowledge(Acknowledgement(partition, offset, outcome, lease))
