@@ -301,14 +301,18 @@ class ShareStateCoordinator(ShareStates):
         """How many of the offsets `first` to `end` - 1 the group has not finished, by unsaved
         decisions as well. 0 without a decided start offset. Raises KafkaError for state that cannot
         be read."""
+        first = self.counts_from(group_id, partition, first, end)
         state = self._entry(group_id, partition).state
-        if state is None or state.start_offset == UNCHANGED_OFFSET:
-            return 0
-        first = max(first, state.start_offset)
-        if first >= end:
+        if state is None or first >= end:
             return 0
         batches = state.merged_batches()
         return end - first - (standing_of(batches, first).done - standing_of(batches, end).done)
+
+    def counts_from(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        """The first of these offsets that unfinished() counts; at least `end` if it counts none."""
+        state = self._entry(group_id, partition).state
+        is_decided = state is not None and state.start_offset != UNCHANGED_OFFSET
+        return max(first, state.start_offset) if state is not None and is_decided else end
 
     def in_window(self, group_id: str, partition: TopicPartition, offsets: Sequence[int]) -> list[int]:
         """Those of these rising offsets that the state does not have as given up: they cannot be

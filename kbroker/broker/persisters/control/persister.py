@@ -395,10 +395,14 @@ class ControlRecordsPersister(CountsShareState):
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
-        # From the start offset on, because the rest of the range may be long and on a slow disk.
-        (row,) = self._coordinator.read_summary(group_id, [ReadRequest(key, 0)]).results
-        own = await self.count_own(key, max(first, row.start_offset), end)
-        return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)
+        own, counted_from = 0, UNKNOWN
+        # From the start offset on, because the rest of the range may be long and on a slow disk. It
+        # may rise meanwhile.
+        while (start := self._coordinator.counts_from(group_id, key, first, end)) != counted_from:
+            own, counted_from = await self.count_own(key, start, end) if start < end else 0, start
+        unfinished = self._coordinator.unfinished(group_id, key, first, end) - own
+        assert unfinished >= 0, f"{unfinished} unfinished records from offset {start} to {end}"
+        return unfinished
 
     # -- retention and housekeeping
 
