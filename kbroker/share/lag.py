@@ -22,7 +22,7 @@ start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.share.effects import StateBatch
@@ -101,6 +101,17 @@ def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
             if first == first_open:
                 first_open = last + 1
     return Standing(first_open, done)
+
+
+def saved_standing(batches: Sequence[StateBatch], start_offset: int, complete: int, offset: int) -> Standing:
+    """standing_of(), from an offset >= `start_offset` on. `complete`: the saved count.
+
+    Earlier versions did not save at which offsets markers and aborted records were finished, and
+    the count alone has them. They are those below `offset` first, as far as there is room."""
+    first_open, done = standing_of(batches, offset)
+    everywhere = standing_of(batches, start_offset).done
+    room = offset - start_offset - (everywhere - done)
+    return Standing(first_open, done + max(0, complete - everywhere - room))
 
 
 def least_standing(start_offset: int, complete: int, offset: int) -> Standing:

@@ -41,7 +41,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_COUNT
-from kbroker.share.lag import Standing, standing_of
+from kbroker.share.lag import Standing, saved_standing, standing_of
 from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import (
     InitializeRequest,
@@ -293,9 +293,13 @@ class ShareStateCoordinator(ShareStates):
         if state is None:
             return Standing(offset, count_own(offset))
         start, own = max(offset, state.start_offset), count_own(offset)
-        first_open, done = standing_of(state.merged_batches(), start)
+        complete = max(0, entry.saved.delivery_complete_count)
+        is_saved = state.start_offset == entry.saved.start_offset
+        first_open, done = saved_standing(
+            state.merged_batches(), state.start_offset, complete if is_saved else 0, start
+        )
         passed = start - offset - (own - count_own(start))
-        return Standing(first_open, min(done + passed, max(0, entry.saved.delivery_complete_count)) + own)
+        return Standing(first_open, min(done + passed, complete) + own)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 the group has not finished, by unsaved

@@ -24,7 +24,7 @@ from kbroker.formats.state import (
     share_state_number,
 )
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, standing_of, what_is_left
+from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, saved_standing, what_is_left
 from kbroker.share.parked import Parked
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
@@ -211,7 +211,7 @@ class LogView:
             own = self.controls_from(max(state.start_offset, self.bounds.start))
 
         def stands_from(offset: int) -> Standing:
-            first_open, done = standing_of(found.batches, offset)
+            first_open, done = saved_standing(found.batches, state.start_offset, complete, offset)
             return Standing(first_open, min(done, complete) + own)
 
         return what_is_left(state.start_offset, complete + own, *self.bounds, stands_from).lag
