@@ -337,8 +337,8 @@ class InFlightWindow(WindowColumns):
 
     def load(self, batches: Sequence[StateBatch]) -> None:
         """Fill an empty window with saved state: batches in order from the SPSO on, without
-        overlaps. The first hole before or between them opens the gap window. What is acknowledged
-        after no delivery was PASSED."""
+        overlaps. The first hole before or between them opens the gap window. A batch that is
+        acknowledged after no delivery was PASSED."""
         next_offset, gap_start = self.start_offset, None
         for first, last, state, count in batches:
             size, missing = last - first + 1, first - next_offset

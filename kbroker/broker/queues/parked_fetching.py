@@ -49,10 +49,8 @@ async def plan_parked(
     committed: CommittedLog | None = None,
 ) -> ParkedPlan:
     """At least one batch, then as many as `max_bytes` allows and as can be cut without waiting.
-
-    - `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
-    - `committed`: set, and loaded, if the group has read_committed. Records of aborted transactions
-      are lost then, and records behind an open one have to wait.
+    `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
+    `committed`: set, and loaded, if the group has read_committed. Aborted records are lost then.
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
@@ -68,8 +66,7 @@ async def plan_parked(
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            # Released since its batch was read: the next fetch delivers it. Including the batch
-            # twice would deliver its other records twice.
+            # Released since its batch was read. Twice the batch would be its other records twice.
             continue
         try:
             if leader not in read and _is_in_log(partition, leader):
@@ -106,6 +103,7 @@ async def plan_parked(
 
 
 def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:
+    """Records behind an open transaction, from `end_offset` on, have to wait."""
     if end_offset is None:
         return parking.in_turn(room)
     visible = (offset for offset in parking.in_turn(parking.ready) if offset < end_offset)

@@ -396,13 +396,12 @@ class ControlRecordsPersister(CountsShareState):
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
         own, counted_from = 0, UNKNOWN
-        # From the start offset on, because the rest of the range may be long and on a slow disk. It
-        # may rise meanwhile.
+        # From the start offset on, which may rise: the rest may be long and on a slow disk.
         while (start := self._coordinator.counts_from(group_id, key, first, end)) != counted_from:
             own, counted_from = await self.count_own(key, start, end) if start < end else 0, start
-        unfinished = self._coordinator.unfinished(group_id, key, first, end) - own
-        assert unfinished >= 0, f"{unfinished} unfinished records from offset {start} to {end}"
-        return unfinished
+        left = self._coordinator.unfinished(group_id, key, first, end) - own
+        assert left >= 0, f"{left} unfinished records from offset {start} to {end}"
+        return left
 
     # -- retention and housekeeping
 
@@ -497,8 +496,4 @@ def _merged(
     ]
 
 
-def open_control_records(context: PersisterContext) -> Persister:
-    return ControlRecordsPersister(context)
-
-
-PERSISTER = open_control_records
+PERSISTER: Callable[[PersisterContext], Persister] = ControlRecordsPersister
