@@ -66,8 +66,7 @@ async def plan_parked(
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            # Released since its batch was read. Twice the batch would be its other records twice.
-            continue
+            continue  # Released since its batch was read, which is sent once.
         try:
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
