@@ -219,8 +219,7 @@ def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[in
     for row in group_admin.describe_share_group_offsets(connection, group, {topic: list(cuts)}):
         if row.start_offset is not None and (cut := cuts.get(row.partition)) is not None:
             behind = max(0, cut.below - max(cut.start, row.start_offset))
-            # The lag is negative if the start offset was set beyond the log's end.
-            lag = behind if row.lag is None else max(0, row.lag)
+            lag = behind if row.lag is None or row.lag < 0 else row.lag
             waiting = max(0, lag - max(0, cut.end - row.start_offset))
             count += min(behind + waiting, lag)
     return count

@@ -37,6 +37,7 @@ from kbroker.formats.batches import (
     crc_is_valid,
     iter_records,
 )
+from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.share_records import decode_string
 
 VALUE_VERSION: Final = 1
@@ -85,12 +86,9 @@ class ShareControl(NamedTuple):
     def from_record(cls, record: Record) -> ShareControl | None:
         """None for a control record of another kind (end of a transaction). Raises ValueError for a
         record of share state that cannot be read."""
-        if record.key is None or len(record.key) < _KEY.size or record.value is None:
+        kind, value = _kind_of(record.key), record.value
+        if kind is None or value is None:
             return None
-        version, number = _KEY.unpack_from(record.key)
-        if version != _KEY_VERSION or number not in _TYPES:
-            return None
-        value, kind = record.value, ControlType(number)
         try:
             if _VERSION.unpack_from(value) != (VALUE_VERSION,):
                 raise ValueError(
@@ -107,6 +105,14 @@ class ShareControl(NamedTuple):
 
 _TYPES: Final = frozenset(ControlType)
 _KEYS: Final = {kind: _KEY.pack(_KEY_VERSION, kind) for kind in ControlType}
+
+
+def _kind_of(key: bytes | None) -> ControlType | None:
+    """None for the key of a control record of another kind."""
+    if key is None or len(key) < _KEY.size:
+        return None
+    version, number = _KEY.unpack_from(key)
+    return ControlType(number) if version == _KEY_VERSION and number in _TYPES else None
 
 
 def build_control_batch(controls: Sequence[ShareControl]) -> bytes:
@@ -126,3 +132,17 @@ def read_controls(data: Buffer, position: int, header: BatchHeader) -> Iterator[
         found = ShareControl.from_record(record)
         if found is not None:
             yield record.offset, found
+
+
+def has_share_state(data: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the batch at `position` is a control batch of share state. The key of its first
+    record says so, because the marker of a transaction is a control batch as well.
+
+    A control batch whose first record cannot be read is one of share state unless a producer wrote
+    it."""
+    if not header.is_control or not header.record_count:
+        return False
+    try:
+        return _kind_of(next(iter_records(data, position)).key) is not None
+    except CorruptPayload:
+        return not header.has_producer

@@ -31,14 +31,15 @@ from kbroker.formats.state import (
 )
 from kbroker.inspection.groups import GroupReport, OffsetReport, read_groups, read_offsets
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import NOTHING_PARKED, UNKNOWN, standing_of, what_is_left
+from kbroker.share.lag import NOTHING_PARKED, UNKNOWN, saved_standing, what_is_left
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
 from kbroker.share_state.loading import ShareState, load
-from kbroker.share_state.parked import stored_left
+from kbroker.share_state.parked import NO_GENERATION, stored_left, stored_within
 from kbroker.storage.spi import LogId, LogReader, SegmentInfo, StateReader
 
 STATE_NAMES: Mapping[int, str] = {state: state.name.lower() for state in RecordState}
+_PARKED, _FINISHED = "parked", "finished"
 _READ_BYTES = 1 << 20
 
 
@@ -67,7 +68,9 @@ class LogReport:
 @dataclass(frozen=True, slots=True)
 class ShareReport:
     """One share-partition as it would be loaded. `records`: numbers of offsets by state, in the
-    stored range. `lag`: None if unknown (nothing was acknowledged yet, or the log is missing)."""
+    stored range. If the share-partition parks records, `parked` and `finished` are there in place
+    of `archived`: a finished one was accepted after it was parked, or given up. `lag`: None if
+    unknown (nothing was acknowledged yet, or the log is missing)."""
 
     group: str
     topic: str
@@ -210,6 +213,7 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
             )
         where_parked = TopicPartition(topic_id, partition)
         try:
+            records = _resolved(records, state, group, where_parked, loaded, batches)
             parked = stored_left(
                 state, group, where_parked, loaded.generation, 0 if log is None else log.start_offset
             )
@@ -231,12 +235,30 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
             )
 
 
+def _resolved(
+    records: Counter[str],
+    state: StateReader,
+    group: str,
+    partition: TopicPartition,
+    stored: ShareState,
+    batches: Sequence[StateBatch],
+) -> Counter[str]:
+    """The place of a record that was parked is archived, whatever became of the record since."""
+    archived = STATE_NAMES[RecordState.ARCHIVED]
+    if stored.generation == NO_GENERATION or not records[archived]:
+        return records
+    first, last = batches[0].first_offset, batches[-1].last_offset
+    parked = stored_within(state, group, partition, stored.generation, first, last)
+    finished = records.pop(archived) - parked
+    return records + Counter({_PARKED: parked, _FINISHED: finished})
+
+
 def _lag(stored: ShareState, batches: Sequence[StateBatch], log: LogReport | None) -> int | None:
     """Unfinished records in the log. Records removed by retention do not count, even if the group
     has not noticed yet."""
     if log is None or stored.start_offset == UNKNOWN or stored.delivery_complete_count < 0:
         return None
-    stands_from = partial(standing_of, batches)
+    stands_from = partial(saved_standing, batches, stored.start_offset, stored.delivery_complete_count)
     return what_is_left(
         stored.start_offset, stored.delivery_complete_count, log.start_offset, log.end_offset, stands_from
     ).lag

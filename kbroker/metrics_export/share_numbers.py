@@ -206,6 +206,9 @@ class _Turn:
         )
         own = persister.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
         left = left._replace(lag=left.lag - own)
+        self._broker.share_group_service.check_lag(
+            place.group_id, place.partition, left.lag, found.start_offset
+        )
         if found.parked:
             parked = await parked_left(persister, place.group_id, place.key, log_start_offset, with_due=True)
             left = with_parked(left, parked, is_known=True)

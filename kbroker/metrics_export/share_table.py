@@ -193,7 +193,8 @@ SHARE_PARTITIONS = Section(
             "part was handed out), "
             "waiting (for its redelivery, or for another record of its key), acquired, saving, archiving "
             "(waits for its dead letter), "
-            "done. Beside them parked: those that wait for longer, outside. Parked ones that are acquired "
+            "done (also the places that parked records have left). "
+            "Beside them parked: those that wait for longer, outside. Parked ones that are acquired "
             "count as acquired.",
         ),
         gauge(

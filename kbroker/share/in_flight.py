@@ -337,7 +337,8 @@ class InFlightWindow(WindowColumns):
 
     def load(self, batches: Sequence[StateBatch]) -> None:
         """Fill an empty window with saved state: batches in order from the SPSO on, without
-        overlaps. The first hole before or between them opens the gap window."""
+        overlaps. The first hole before or between them opens the gap window. A batch that is
+        acknowledged after no delivery was PASSED."""
         next_offset, gap_start = self.start_offset, None
         for first, last, state, count in batches:
             size, missing = last - first + 1, first - next_offset
@@ -346,7 +347,8 @@ class InFlightWindow(WindowColumns):
                 self.states += _HOLE_BYTE * missing
                 self.counts += bytes(missing)
                 self.marks += b"\1" + bytes(missing - 1)
-            self.states += bytes([state]) * size
+            is_passed = state == RecordState.ACKNOWLEDGED and not count
+            self.states += _SINGLE[PASSED if is_passed else state] * size
             self.counts += bytes([count]) * size
             if state not in TERMINAL_CODES:
                 self.highest_count = max(self.highest_count, count)
@@ -358,7 +360,7 @@ class InFlightWindow(WindowColumns):
         self.end_offset = next_offset - 1
         if gap_start is not None:
             self.gap_start, self.gap_end = gap_start, self.end_offset
-        self.complete = self.count_of(TERMINAL_CODES, self.start_offset, self.end_offset)
+        self.complete = self.count_of((*TERMINAL_CODES, PASSED), self.start_offset, self.end_offset)
         self.undelivered = sum(
             last - first + 1 for first, last, state, count in batches if state == AVAILABLE and not count
         )

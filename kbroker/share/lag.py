@@ -15,12 +15,14 @@ Parked records (share/parked.py) from the log's start on are lag, although their
 window are finished.
 
 A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as
-in Kafka. Stored start offsets below -1, which earlier versions accepted, mean the log's start.
+in Kafka. Any other negative lag is a miscount. It is returned as it is, so that it shows, and the
+broker logs it. Stored start offsets below -1, which earlier versions accepted, mean the log's
+start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.share.effects import StateBatch
@@ -81,7 +83,13 @@ def what_is_left(
     if start_offset >= log_start_offset:
         return Left(max(end_offset - start_offset - complete, _INT64_MIN), start_offset)
     first_open, done = stands_from(log_start_offset)
-    return Left(max(0, end_offset - log_start_offset - done), first_open)
+    return Left(end_offset - log_start_offset - done, first_open)
+
+
+def is_miscount(lag: int, start_offset: int, end_offset: int) -> bool:
+    """Of a known lag, without parked records: whether it cannot be right. `start_offset` is the
+    group's, `end_offset` the log's."""
+    return lag < 0 and start_offset <= end_offset
 
 
 def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
@@ -93,6 +101,17 @@ def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
             if first == first_open:
                 first_open = last + 1
     return Standing(first_open, done)
+
+
+def saved_standing(batches: Sequence[StateBatch], start_offset: int, complete: int, offset: int) -> Standing:
+    """standing_of(), from an offset >= `start_offset` on. `complete`: the saved count.
+
+    Earlier versions did not save at which offsets markers and aborted records were finished, and
+    the count alone has them. They are those below `offset` first, as far as there is room."""
+    first_open, done = standing_of(batches, offset)
+    everywhere = standing_of(batches, start_offset).done
+    room = offset - start_offset - (everywhere - done)
+    return Standing(first_open, done + max(0, complete - everywhere - room))
 
 
 def least_standing(start_offset: int, complete: int, offset: int) -> Standing:

@@ -81,7 +81,8 @@ CONTROL = 6
 """The log has a control batch here. It is not delivered, not in flight, and blocks nothing."""
 
 PASSED = 7
-"""As CONTROL, but finished for the group: the marker of a transaction, or an aborted record."""
+"""As CONTROL, but finished for the group: the marker of a transaction, or an aborted record. It is
+saved as ACKNOWLEDGED with a delivery count of 0, so that stored state shows what is finished."""
 
 PENDING = 8
 """With the state that an ACQUIRED record gets when its Persist succeeds. Until then it can be

@@ -85,7 +85,8 @@ class SharePartitionWrites:
         self._counters = Counters()
         self._at_lock_max = 0
         self._log_start = 0
-        self._has_passed = False
+        # Markers and aborted records that were passed over since the last Persist, in order.
+        self._passed: Runs = []
 
     @property
     def has_unsaved(self) -> bool:
@@ -230,7 +231,7 @@ class SharePartitionWrites:
             window.pass_over(first, last)
             return
         window.pass_over(first, last, PASSED)
-        self._has_passed = True
+        self._passed.append((first, last))
         first, last = max(first, window.start_offset), min(last, window.end_offset)
         if window.has((AVAILABLE, WAITING, BEHIND), first, last):
             self._note_discarded(window.discard_available(first, last))
@@ -242,7 +243,7 @@ class SharePartitionWrites:
     def save_passed(self) -> Persist | None:
         """After a read that has passed over markers and aborted records, and has found nothing for
         a member: no acknowledgement saves soon that they are finished, and lag would count them."""
-        return self._persist([]) if self._has_passed else None
+        return self._persist([]) if self._passed else None
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save changes that are final whether that succeeds or not, except for `to_park`: those
@@ -262,7 +263,9 @@ class SharePartitionWrites:
         """Save what is pending, held by the member, together with everything that waits to be
         saved."""
         window = self._window
-        self._has_passed = False
+        if self._passed:
+            self._unsaved = joined_runs([*self._unsaved, *self._passed])
+            self._passed = []
         batches: list[StateBatch] = []
         for first, last in pending:
             batches += window.runs(first, last, STATE)
@@ -293,10 +296,13 @@ class SharePartitionWrites:
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of these runs from the SPSO on, except for records that are held or
-        pending."""
+        pending. Markers and aborted records are saved as acknowledged after no delivery."""
+        end_offset = self._window.end_offset if self._window.states else -1
         for first, last in self._from_start(runs):
-            for batch in self._window.runs(first, last):
-                if batch.state not in _UNDECIDED:
+            for batch in self._window.runs(first, min(last, end_offset)) if first <= end_offset else ():
+                if batch.state == PASSED:
+                    yield batch._replace(state=RecordState.ACKNOWLEDGED)
+                elif batch.state not in _UNDECIDED:
                     yield batch._replace(state=batch.state & STATE)
 
     def _from_start(self, runs: Runs) -> Runs:

@@ -41,7 +41,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_COUNT
-from kbroker.share.lag import Standing, standing_of
+from kbroker.share.lag import Standing, saved_standing, standing_of
 from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import (
     InitializeRequest,
@@ -293,22 +293,30 @@ class ShareStateCoordinator(ShareStates):
         if state is None:
             return Standing(offset, count_own(offset))
         start, own = max(offset, state.start_offset), count_own(offset)
-        first_open, done = standing_of(state.merged_batches(), start)
+        complete = max(0, entry.saved.delivery_complete_count)
+        is_saved = state.start_offset == entry.saved.start_offset
+        first_open, done = saved_standing(
+            state.merged_batches(), state.start_offset, complete if is_saved else 0, start
+        )
         passed = start - offset - (own - count_own(start))
-        return Standing(first_open, min(done + passed, max(0, entry.saved.delivery_complete_count)) + own)
+        return Standing(first_open, min(done + passed, complete) + own)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 the group has not finished, by unsaved
         decisions as well. 0 without a decided start offset. Raises KafkaError for state that cannot
         be read."""
+        first = self.counts_from(group_id, partition, first, end)
         state = self._entry(group_id, partition).state
-        if state is None or state.start_offset == UNCHANGED_OFFSET:
-            return 0
-        first = max(first, state.start_offset)
-        if first >= end:
+        if state is None or first >= end:
             return 0
         batches = state.merged_batches()
         return end - first - (standing_of(batches, first).done - standing_of(batches, end).done)
+
+    def counts_from(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        """The first of these offsets that unfinished() counts; at least `end` if it counts none."""
+        state = self._entry(group_id, partition).state
+        is_decided = state is not None and state.start_offset != UNCHANGED_OFFSET
+        return max(first, state.start_offset) if state is not None and is_decided else end
 
     def in_window(self, group_id: str, partition: TopicPartition, offsets: Sequence[int]) -> list[int]:
         """Those of these rising offsets that the state does not have as given up: they cannot be

@@ -192,6 +192,17 @@ def stored_left(
     return ParkedLeft(number, offset_of_key(first[0]), min(due, default=None))
 
 
+def stored_within(
+    reader: StateReader, group_id: str, partition: TopicPartition, generation: int, first: int, last: int
+) -> int:
+    """How many of these offsets are parked, for readers without a broker."""
+    if generation == NO_GENERATION or not reader.keeps_keys_on_disk:
+        return 0
+    prefix = prefix_of(group_id, partition, generation)
+    found = reader.scan_range(by_offset_key(prefix, max(0, first)), by_offset_key(prefix, last + 1))
+    return sum(1 for _ in found)
+
+
 def not_final(state: ShareState | None, offsets: Sequence[int]) -> list[int]:
     """Those of these rising offsets that the window still has: their records would be delivered
     twice."""
@@ -222,4 +233,5 @@ __all__ = (
     "prefix_of",
     "stored_count",
     "stored_left",
+    "stored_within",
 )

@@ -15,6 +15,7 @@ from kbroker.formats.batches import stamp
 from kbroker.formats.control_records import ControlType, ShareControl, build_control_batch
 from kbroker.formats.share_records import ShareSnapshot, StateBatchRecord, encode_share_update
 from kbroker.formats.state import PERSISTER, ControlChain, ControlHint, ControlHintKey, PersisterName
+from kbroker.formats.transactions import MarkerType, build_marker
 from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import LogId
 from kbroker_spark import control_log, state_table
@@ -220,6 +221,20 @@ def test_control_offsets_are_counted_from_anywhere(tmp_path: Path) -> None:
         for order in permutations(expected):
             view = LogView(data.logs, LogId(log.topic, 0), Bounds(0, log.end), has_controls=True)
             assert {start: view.controls_from(start) for start in order} == expected
+
+
+def test_markers_are_not_counted_as_share_state(tmp_path: Path) -> None:
+    """The state counts them as finished already."""
+    with writing(tmp_path) as data:
+        log = Log(data)
+        for kind in (MarkerType.ABORT, MarkerType.COMMIT):
+            marker = bytearray(build_marker(kind, 7, 0, 0, 5))
+            stamp(marker, base_offset=log.end, leader_epoch=0)
+            data.append(log.topic, 0, bytes(marker))
+            log.end += 1
+            log.checkpoint("a", 0)
+        view = LogView(data.logs, LogId(log.topic, 0), Bounds(0, log.end), has_controls=True)
+        assert [view.controls_from(start) for start in range(log.end + 1)] == [2, 2, 2, 2, 2, 2, 1, 1, 0]
 
 
 def test_state_of_a_topic_that_is_gone(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions
 
 from kbroker.share.dead_letter import HEADER_NAMES, MESSAGES
-from kbroker_pipeline import checks, health, letters
+from kbroker_pipeline import checks, health, letters, parked
 from kbroker_pipeline.frames import rows_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def state(spark: SparkSession) -> DataFrame:
         state_row(2, 7),
         state_row(3, 0, problem="it cannot be read"),
     ]
-    return spark.createDataFrame(rows, STATE)
+    return spark.createDataFrame(rows, STATE).withColumn("is_parked", functions.lit(False))
 
 
 def letters_of(spark: SparkSession, *places: tuple[int, int], at: datetime = LATE) -> DataFrame:
@@ -146,6 +147,58 @@ def test_shares(spark: SparkSession, state: DataFrame) -> None:
         1: (53, 0, 53, 0, 7, 50, 60),
         2: (7, 0, 7, 0, 0, None, 7),
     }
+
+
+WAITING = (
+    "group string, topic_id string, partition int, offset bigint, waits_for string, delivery_count int, "
+    "kept boolean"
+)
+
+
+def waiting_of(spark: SparkSession, *records: tuple[int, int, str, int]) -> DataFrame:
+    """(partition, offset, what it waits for, delivery count)"""
+    return spark.createDataFrame([("g", "id", *each, False) for each in records], WAITING)
+
+
+def test_parked_records_are_not_given_up(spark: SparkSession) -> None:
+    """In partition 0, which parks: 10 to 29 have archived places. 3 waits below the start offset,
+    and 1 below the log's start; 10 and 11 wait, 12 waits for its dead letter, 13 and 4 have one.
+    Partition 1 does not park."""
+    rows = [
+        state_row(0, 10, 10, 29, "archived", 1, done=20),
+        state_row(0, 10, 30, 34, "available", 2, done=20),
+        state_row(1, 0, 0, 2, "archived", 5, done=3),
+    ]
+    state = spark.createDataFrame(rows, STATE)
+    parts = parts_of(spark, (0, 2, 40, 14), (1, 0, 3, 0)).withColumn("parks", functions.expr("partition = 0"))
+    waiting = waiting_of(
+        spark, (0, 1, "redelivery", 2), (0, 3, "redelivery", 4), (0, 10, "schedule", 0),
+        (0, 11, "redelivery", 3), (0, 12, "dead letter", 5),
+    )  # fmt: skip
+    stored = health.given_up_now(state, letters_of(spark, (0, 13), (0, 4)))
+    given_up = parked.really_given_up(stored, parts).cache()
+    assert sorted((row["partition"], row["offset"]) for row in rows_of(given_up)) == [
+        (0, 4), (0, 13), (1, 0), (1, 1), (1, 2),
+    ]  # fmt: skip
+    known = given_up.withColumn("dead_letter", functions.lit(False))  # As an earlier version stored it.
+    assert [row["partition"] for row in rows_of(parked.really_given_up(known, parts))] == [1, 1, 1]
+    found = parked.resolved(state, parts, waiting, given_up)
+    shares = health.shares(health.windows(found), parts, health.oldest_unfinished(found, parts), given_up)
+    names = ("finished", "archived", "dead_lettered", "acknowledged", "backlog", "waiting_again", "archiving")
+    assert by_partition(shares, *names) == {0: (26, 2, 2, 24, 14, 7, 1), 1: (3, 3, 0, 0, 0, 0, 0)}
+    names = ("finished_ahead", "max_deliveries", "oldest_offset", "head_state", "head_deliveries")
+    assert by_partition(shares, *names) == {
+        0: (17, 5, 3, "parked", 0), 1: (3, 5, None, "archived", 5),
+    }  # fmt: skip
+    worst = [(row["offset"], row["state"], row["delivery_count"]) for row in rows_of(
+        health.worst(found, given_up, 30)) if row["partition"] == 0]  # fmt: skip
+    assert sorted(worst) == [
+        (3, "parked", 4), (4, "archived", 5), (11, "parked", 3), (12, "archiving", 5), (13, "archived", 5),
+        *((offset, "available", 2) for offset in range(30, 35)),
+    ]  # fmt: skip
+    counts = {row["delivery_count"]: row["records"] for row in rows_of(
+        health.delivery_counts(found, given_up)) if row["partition"] == 0}  # fmt: skip
+    assert counts == {1: 16, 2: 5, 3: 1, 4: 1, 5: 3}
 
 
 def test_delivery_counts_and_worst(spark: SparkSession, state: DataFrame) -> None:
@@ -312,12 +365,15 @@ def test_checks_of_state(spark: SparkSession, state: DataFrame) -> None:
 
 
 def test_checks_of_letters(spark: SparkSession, state: DataFrame) -> None:
+    waiting = waiting_of(spark, (0, 98, "redelivery", 2), (0, 105, "dead letter", 5))
     fine = letters_of(spark, (0, 99), (0, 105), (1, 54), (3, 0))
-    assert found_by(checks.of_letters(fine, state)) == []
+    assert found_by(checks.of_letters(fine, state, waiting)) == []
     live, twice = checks.CHECKS[8].name, checks.CHECKS[9].name
+    alive = letters_of(spark, (0, 98))
+    assert found_by(checks.of_letters(alive, state, waiting)) == [(live, "error", 0, 98)]
     bad = letters_of(spark, (0, 100), (0, 110), (2, 7), (0, 99), (0, 99))
-    assert found_by(checks.of_letters(bad, state)) == [
+    assert found_by(checks.of_letters(bad, state, waiting)) == [
         (twice, "note", 0, 99), (live, "error", 0, 100), (live, "error", 0, 110), (live, "error", 2, 7),
     ]  # fmt: skip
     earlier = letters_of(spark, (0, 110), at=datetime(2026, 3, 1, 11, tzinfo=UTC))
-    assert found_by(checks.of_letters(earlier, state)) == [(live, "note", 0, 110)]
+    assert found_by(checks.of_letters(earlier, state, waiting)) == [(live, "note", 0, 110)]

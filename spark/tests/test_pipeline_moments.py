@@ -100,6 +100,62 @@ def test_queue_health(
     assert len(rows) == len({row["taken"] for row in rows}) == 2
 
 
+def test_retried_and_scheduled_jobs_are_not_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 40 jobs, 15 are rejected and get dead letters; 10 are released at first, 5 are sent with a
+    delay, and so all 15 are parked for a while; 3 of the released ones wait until the next day."""
+    day_ms = 86_400_000
+    with open_test_broker(config=KEPT) as broker:
+        broker.create_topic(NAME)
+        broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
+        prepare_group(broker, NAME)
+        retries = {
+            "kbroker.queue.redelivery.delay.ms": "1500", "kbroker.queue.redelivery.jitter": "0",
+            "kbroker.queue.scheduling": "true",
+        }  # fmt: skip
+        broker.set_group_config(NAME, {"errors.deadletterqueue.topic.name": LETTERS, **retries})
+        soon = str(int(time.time() * 1000) + 2000).encode()
+        jobs = [
+            filling.Record(b"%d" % number, headers=(("kbroker-deliver-at", soon),) if number >= 35 else ())
+            for number in range(40)
+        ]
+        filling.produce(broker.bootstrap, NAME, jobs, batch_num_messages=1)
+        released: set[int] = set()
+
+        def verdict(message: Message) -> AcknowledgeType:
+            number = int(message.value() or b"")
+            if number < 15:
+                return AcknowledgeType.REJECT
+            if number < 25 and number not in released:
+                released.add(number)
+                return AcknowledgeType.RELEASE
+            return AcknowledgeType.ACCEPT
+
+        work(broker, NAME, verdict, count=40, at_once=1)
+        left = next(row.lag for row in described(broker, NAME)) or 0
+        while left:
+            work(broker, NAME, verdict, count=1, at_once=1)
+            left = next(row.lag for row in described(broker, NAME)) or 0
+        broker.set_group_config(NAME, {"kbroker.queue.redelivery.delay.ms": str(day_ms)})
+        produce(broker, 3)
+        work(broker, NAME, lambda _: AcknowledgeType.RELEASE, count=3, at_once=3)
+        out = tmp_path / "out"
+        job("queue-health", broker.data_dir, out, capsys, *at_hour(12))
+        (share,) = (
+            row
+            for path in (out / "queue_health").rglob("*.parquet")
+            for row in pq.ParquetFile(path).read().to_pylist()
+        )
+        names = ("finished", "acknowledged", "archived", "dead_lettered", "backlog", "waiting_again")
+        assert tuple(share[name] for name in names) == (40, 25, 15, 15, 3, 3)
+        given_up = [
+            row for path in (out / "given_up").rglob("*.parquet")
+            for row in pq.ParquetFile(path).read().to_pylist()
+        ]  # fmt: skip
+        assert sorted(row["offset"] for row in given_up) == list(range(15))
+
+
 @pytest.mark.full
 def test_a_clock_that_goes_back(
     queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]

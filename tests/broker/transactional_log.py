@@ -24,12 +24,13 @@ class Log:
         sequence: int | None = None,
         transactional: bool = True,
         timestamp_ms: int | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
     ) -> int:
         """The offset of one record."""
         if sequence is None:
             sequence = self._next.get((producer_id, epoch), 0)
         data = build_batch(
-            [Record(0, wall_clock_ms() if timestamp_ms is None else timestamp_ms, None, b"x" * 50)],
+            [Record(0, wall_clock_ms() if timestamp_ms is None else timestamp_ms, None, b"x" * 50, headers)],
             producer=ProducerInfo(producer_id, epoch, sequence),
             attributes=TRANSACTIONAL if transactional else 0,
         )

@@ -25,6 +25,7 @@ import trio
 from kbroker.broker.configs import Configs
 from kbroker.broker.groups.deletion import decide_deletion
 from kbroker.broker.groups.runner import DecisionRunner
+from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.parked_left import parked_left
 from kbroker.broker.queues.share_partitions import SharePartitions
@@ -42,7 +43,8 @@ from kbroker.groups.share.messages import (
     TopicOffsets,
 )
 from kbroker.groups.share.offsets import LogRange, described, described_with_parked
-from kbroker.share.lag import Standing, least_standing
+from kbroker.seldom import Seldom
+from kbroker.share.lag import UNKNOWN, Standing, is_miscount, least_standing
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -64,6 +66,7 @@ _IN_ADMINISTRATION = GroupHeartbeatReply(ErrorCode.coordinator_load_in_progress)
 """Clients back off and retry."""
 _NOT_SAVED = OffsetsReply(ErrorCode.coordinator_not_available, "The change could not be saved.")
 _NO_LEADER_EPOCH = -1
+_MISCOUNTS_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class ShareGroupService:
         self._on_state_altered = on_state_altered
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
+        self._miscounts = Seldom(_MISCOUNTS_EVERY_S)
         # The group of each initialisation, from the decision to the persister's answer.
         self._asking: list[str] = []
 
@@ -248,7 +252,23 @@ class ShareGroupService:
         if partition is None or partition.deleted:
             return described(summary, None, partial(self._stands_from, group_id, summary))
         log = LogRange(partition.log_start_offset, partition.high_watermark)
-        return described(summary, log, partial(self._stands_from, group_id, summary))
+        row = described(summary, log, partial(self._stands_from, group_id, summary))
+        if UNKNOWN not in (row.first_open, summary.delivery_complete_count):
+            self.check_lag(group_id, partition, row.lag, summary.start_offset)
+        return row
+
+    def check_lag(self, group_id: str, partition: Partition, lag: int, start_offset: int) -> None:
+        """Log a lag that cannot be right, once a minute. `lag`: known, without parked records."""
+        if not is_miscount(lag, start_offset, partition.high_watermark):
+            return
+        times = self._miscounts.times((group_id, partition.log), trio.current_time())
+        if times:
+            logger.error(
+                "share group %s on %s-%d: the unfinished records are miscounted: %d from offset %d to %d, "
+                "with start offset %d (%d times)",
+                group_id, partition.topic_name, partition.log.partition, lag, partition.log_start_offset,
+                partition.high_watermark, start_offset, times,
+            )  # fmt: skip
 
     def _stands_from(self, group_id: str, summary: SummaryResult, offset: int) -> Standing:
         try:

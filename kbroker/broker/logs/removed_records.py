@@ -108,7 +108,8 @@ class RemovedRecords:
             parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
             if parked and (keeps := keeps_of(persister)) is not None:
                 parked -= await keeps.count_kept(group_id, key, first, end)
-            return max(0, unfinished) + parked
+            assert unfinished >= 0, f"{unfinished} unfinished records from offset {first} to {end}"
+            return unfinished + parked
         counted = await persister.count_unfinished(group_id, key, first, end)
         return await self._ask(group_id, key, partition, end) if counted is None else counted
 

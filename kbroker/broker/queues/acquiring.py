@@ -174,6 +174,8 @@ class Acquiring:
     ) -> bool:
         """Like acquire(), for parked records of one share-partition that are due."""
         engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
+        if loaded.committed is not None:
+            await loaded.committed.load()
         while engine is not None and engine.parked_ready and self.budget > 0 and not must_wait(engine):
             self.has_read = True
             if loaded.plan_ends is not None:
@@ -202,6 +204,7 @@ class Acquiring:
                 self._share_partitions.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
+                loaded.is_parked_turn = False  # An open transaction may hold all of them back.
                 return False
         return False
 
@@ -215,7 +218,9 @@ class Acquiring:
         loaded.plan_ends = ends = trio.Event()
         try:
             await trio.lowlevel.checkpoint()
-            return await plan_parked(loaded.partition, engine, opener, self.budget, share_bytes, record_of)
+            return await plan_parked(
+                loaded.partition, engine, opener, self.budget, share_bytes, record_of, loaded.committed
+            )
         finally:
             loaded.plan_ends = None
             ends.set()

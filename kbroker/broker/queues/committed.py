@@ -48,13 +48,28 @@ class CommittedLog:
         aborted = states.transactions.aborted_in(batches[0][0], batches[-1][1] + 1)
         return [self._marked(batch, aborted) for batch in batches] if aborted else batches
 
+    def is_aborted(self, batch: Walked) -> bool:
+        """Whether the batch belongs to an aborted transaction. Valid after load()."""
+        states = self._partition.producers
+        if states is None or not states.transactions.aborted:
+            return False
+        aborted = states.transactions.aborted_in(batch[0], batch[1] + 1)
+        return self._marked(batch, aborted)[2]
+
     @staticmethod
     def _marked(batch: Walked, aborted: Sequence[AbortedTransaction]) -> Walked:
         base_offset, last_offset, _, view, start, end = batch
         attributes, producer_id, _ = producer_of(view, start)
-        if attributes & TRANSACTIONAL and any(
-            each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
-            for each in aborted
-        ):
+        if is_aborted(attributes, producer_id, base_offset, aborted):
             return base_offset, last_offset, True, view, start, end
         return batch
+
+
+def is_aborted(
+    attributes: int, producer_id: int, base_offset: int, aborted: Sequence[AbortedTransaction]
+) -> bool:
+    """Whether the batch with these fields belongs to one of these transactions."""
+    return bool(attributes & TRANSACTIONAL) and any(
+        each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
+        for each in aborted
+    )

@@ -202,7 +202,7 @@ class Expiry:
             if offset <= last:
                 continue
             batch = await parked_batch(
-                loaded.partition, engine.parking, offset, partial(self._record_of, loaded)
+                loaded.partition, engine.parking, offset, partial(self._record_of, loaded), loaded.committed
             )
             if batch is None or loaded.gone:
                 continue  # The next fetch notices that it is lost.

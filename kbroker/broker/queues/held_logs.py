@@ -114,7 +114,7 @@ class HeldLogs:
         if summary.start_offset <= _UNDECIDED:
             begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
             return None if begins_at_end else Hold(partition.log_start_offset, None)
-        held_from = summary.start_offset
+        held_from = max(summary.start_offset, partition.log_start_offset)
         standing = self._persister.stands_from(group_id, key, held_from)
         if standing is not None:
             held_from = standing.first_open

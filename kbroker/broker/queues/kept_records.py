@@ -33,13 +33,16 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
+from kbroker.broker.queues.committed import is_aborted
 from kbroker.broker.queues.held_logs import HeldLogs, Hold
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.formats.batches import LOG_APPEND_TIME, build_batch, crc_is_valid, stored_records
+from kbroker.formats.batches import crc_is_valid, stored_records
 from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.kept_copies import copy_of
+from kbroker.formats.transactions import AbortedTransaction
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
@@ -131,9 +134,11 @@ class KeptRecords:
     async def _make_way(
         self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
     ) -> None:
-        ends = [
-            segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark
-        ]
+        if partition.must_load_transactions:
+            await partition.load_producers()
+        # Whether a record's transaction was aborted must be known when its copy is made.
+        stable = partition.last_stable_offset
+        ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= stable]
         closed_to = self._closed_to.get(partition, -1)
         self._closed_to[partition] = ends[-1] if ends else -1
         limit = max([closed_to, *ends[:-1]]) if asked is None else asked
@@ -357,8 +362,11 @@ async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) ->
     at = 0
     while at < len(offsets):
         first = offsets[at]
+        states = partition.producers
+        aborted = () if states is None else states.transactions.aborted_in(first, offsets[-1] + 1)
+        wanted = set(offsets[at:])
         portion = await trio.to_thread.run_sync(
-            _read_some, partition, first, set(offsets[at:]), max_bytes, limiter=_threads
+            _read_some, partition, first, wanted, max_bytes, aborted, limiter=_threads
         )
         found.update(portion)
         max_bytes -= sum(map(len, portion.values()))
@@ -369,7 +377,13 @@ async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) ->
     return found
 
 
-def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: int) -> dict[int, bytes]:
+def _read_some(
+    partition: Partition,
+    first: int,
+    wanted: set[int],
+    max_bytes: int,
+    aborted: Sequence[AbortedTransaction],
+) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     try:
         views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
@@ -378,15 +392,11 @@ def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: in
                 continue
             if not crc_is_valid(view, position, header):
                 break
+            is_lost = is_aborted(header.attributes, header.producer_id, header.base_offset, aborted)
             for record in stored_records(view, position):
                 if record.offset not in wanted:
                     continue
-                batch = build_batch(
-                    [record],
-                    base_offset=record.offset,
-                    leader_epoch=header.partition_leader_epoch,
-                    attributes=header.attributes & LOG_APPEND_TIME,
-                )
+                batch = copy_of(record, header, is_aborted=is_lost)
                 max_bytes -= len(batch)
                 if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
                     return found

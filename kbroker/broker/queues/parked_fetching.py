@@ -13,11 +13,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.committed import CommittedLog
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
 from kbroker.broker.queues.sliced_batches import Walked, walk
 from kbroker.broker.queues.sparse_batches import is_sparse, runs_in
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
+from kbroker.formats.kept_copies import is_aborted_copy, without_mark
 from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.parking import Parking
 from kbroker.share.share_partition import SharePartition
@@ -45,9 +47,11 @@ async def plan_parked(
     room: int,
     max_bytes: int,
     record_of: Callable[[int], Awaitable[bytes | None]],
+    committed: CommittedLog | None = None,
 ) -> ParkedPlan:
     """At least one batch, then as many as `max_bytes` allows and as can be cut without waiting.
     `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
+    `committed`: set, and loaded, if the group has read_committed. Aborted records are lost then.
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
@@ -58,20 +62,18 @@ async def plan_parked(
     batches: list[Walked] = []
     lost: list[int] = []
     walked = 0
-    leaders = parking.in_turn(room)
+    leaders = _leaders(parking, room, None if committed is None else committed.high_watermark)
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            # Released since its batch was read: the next fetch delivers it. Including the batch
-            # twice would deliver its other records twice.
-            continue
+            continue  # Released since its batch was read, which is sent once.
         try:
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
                 read = await _read_with_next(partition, leader, others, max_bytes, opener)
-            batch = await parked_batch(partition, parking, leader, record_of, read.get(leader))
+            batch = await parked_batch(partition, parking, leader, record_of, committed, read.get(leader))
         except KafkaError:
             if batches or lost:
                 break  # The next plan begins with it, and reports it.
@@ -105,6 +107,14 @@ async def plan_parked(
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
+def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:
+    """Records behind an open transaction, from `end_offset` on, have to wait."""
+    if end_offset is None:
+        return parking.in_turn(room)
+    visible = (offset for offset in parking.in_turn(parking.ready) if offset < end_offset)
+    return list(islice(visible, room))
+
+
 def _ready_beside(leader: int, batch: Walked, parking: Parking) -> Iterator[int]:
     """The other records of the batch that are due."""
     return (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
@@ -128,9 +138,7 @@ def _is_in_log(partition: Partition, offset: int) -> bool:
     return partition.log_start_offset <= offset < partition.high_watermark
 
 
-async def batch_of(
-    partition: Partition, offset: int, views: Sequence[memoryview] | None = None
-) -> Walked | None:
+async def _batch_of(partition: Partition, offset: int, views: Sequence[memoryview] | None) -> Walked | None:
     """The record batch that has that offset, if the log has one. `views`: the bytes of that read,
     if the caller has them."""
     if not _is_in_log(partition, offset):
@@ -148,17 +156,20 @@ async def parked_batch(
     parking: Parking,
     offset: int,
     record_of: Callable[[int], Awaitable[bytes | None]],
+    committed: CommittedLog | None,
     views: Sequence[memoryview] | None = None,
 ) -> Walked | None:
-    """As batch_of(), or the kept record if it has left the log."""
-    batch = await batch_of(partition, offset, views)
-    if batch is None and parking.may_be_kept(offset):
-        batch = _walked(offset, await record_of(offset))
-    return batch
-
-
-def _walked(offset: int, record: bytes | None) -> Walked | None:
-    return None if record is None else (offset, offset, False, memoryview(record), 0, len(record))
+    """The record batch that has that offset, or the kept record if it has left the log. None: there
+    is neither, or it belongs to an aborted transaction and the group has read_committed. `views`:
+    the bytes of a read of that batch, if the caller has them."""
+    batch = await _batch_of(partition, offset, views)
+    if batch is not None:
+        return None if committed is not None and committed.is_aborted(batch) else batch
+    record = await record_of(offset) if parking.may_be_kept(offset) else None
+    if record is None or (committed is not None and is_aborted_copy(record)):
+        return None
+    record = without_mark(record)
+    return offset, offset, False, memoryview(record), 0, len(record)
 
 
 def _gone_from(stored: memoryview, offsets: Sequence[int], opener: BatchOpener) -> list[int]:

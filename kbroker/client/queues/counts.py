@@ -12,6 +12,7 @@ from ...errors import ErrorCode, KafkaError
 from .. import admin, group_admin
 from ..admin import Bounds, Topic, bounds
 from ..caller import Caller
+from ..group_admin import ShareOffset
 from .settings import Queue, look, names
 
 
@@ -92,22 +93,30 @@ def dead_letters(connection: Caller, queue: Queue) -> int | None:
 
 
 def unfinished_jobs(connection: Caller, queue: Queue) -> int:
-    """The exact lag. A partition without share state counts with all its records."""
+    """The exact lag. A partition without share state counts with all its records, and so does one
+    whose lag cannot be right: an operator may delete a queue that has no jobs."""
     assert queue.topic is not None
-    lags = {row.partition for row in queue.offsets if row.lag is not None}
+    lags = {row.partition for row in queue.offsets if row.lag is not None and row.lag >= 0}
     return _unfinished(
         queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic)
     )
 
 
 def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
-    """`spans` must have every partition without a lag."""
+    """`spans` must have every partition without a lag, and those with a negative one."""
     assert queue.topic is not None
-    lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
-    unread = [spans[number] for number in queue.topic.partitions if number not in lags]
-    return sum(max(0, lag) for lag in lags.values()) + sum(
-        span.end_offset - span.start_offset for span in unread
-    )
+    rows = {row.partition: row for row in queue.offsets}
+    return sum(_left(rows.get(number), spans.get(number)) for number in queue.topic.partitions)
+
+
+def _left(row: ShareOffset | None, span: Bounds | None) -> int:
+    """The unfinished jobs of a partition."""
+    if row is not None and row.lag is not None and row.lag >= 0:
+        return row.lag
+    assert span is not None
+    # A start offset beyond the log's end gives a negative lag, as in Kafka.
+    is_beyond = row is not None and row.start_offset is not None and row.start_offset > span.end_offset
+    return 0 if is_beyond else span.end_offset - span.start_offset
 
 
 def records_in(connection: Caller, topics: Iterable[Topic]) -> dict[str, int]:

@@ -235,8 +235,9 @@ def _beyond_the_log(readable: DataFrame, logs: DataFrame) -> DataFrame:
     return beyond.unionByName(ahead)
 
 
-def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
-    """Records with a dead letter that are not archived. `letters` must have `source_topic_id`.
+def of_letters(letters: DataFrame, state: DataFrame, waiting: DataFrame) -> DataFrame:
+    """Records with a dead letter that are not archived, or that are parked (`waiting`) for anything
+    but their dead letter. `letters` must have `source_topic_id`.
 
     A dead letter older than the state was written before the group's offsets were reset, or before
     the group was deleted and recreated.
@@ -263,6 +264,12 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
     wrong = joined.where(
         F.coalesce(F.col("state"), F.lit("not delivered")).isin("not delivered", "available", "acknowledged")
     )
+    # The place of a parked record in the window is archived, or gone.
+    waits = waiting.where(F.col("waits_for") != "dead letter").select(
+        *SHARE, "offset", F.concat(F.lit("waiting for its "), "waits_for").alias("state")
+    )
+    alive = named.join(heads, list(SHARE)).join(waits, [*SHARE, "offset"])
+    wrong = wrong.unionByName(alive.select(*wrong.columns))
     severity = F.when(F.col("timestamp") < F.col("created"), NOTE).otherwise(ERROR)
     detail = F.concat(
         F.lit("it has a dead letter, but is "),

@@ -2,16 +2,17 @@
 DataFrames.
 
     batches    format kbroker-state, view batches: the state batches of each share-partition, with
-               its epochs and start offset
+               its epochs and start offset; with parked records as parked.resolved() returns them
     parts      the same format, view share-partitions: bounds of the logs, and lag
     letters    dead letters (letters.py)
     given_up   one row for each record that a group gave up: (group, topic_id, partition, offset,
                ...)
 
-Records before a share-partition's start offset are finished and no longer have state. `finished` is
-therefore the start offset plus the number of finished records after it. How many of them were given
-up is known from the table `given_up`, which grows from run to run. This module must not know where
-anything is stored, nor the time.
+Records before a share-partition's start offset are finished, unless they are parked, and no longer
+have state. `finished` is therefore the start offset plus the number of finished records after it,
+without the parked ones before it. How many of them were given up is known from the table
+`given_up`, which grows from run to run. This module must not know where anything is stored, nor the
+time.
 """
 
 from __future__ import annotations
@@ -45,13 +46,19 @@ def windows(batches: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     size, count, state = _size(), F.col("delivery_count"), F.col("state")
-    at_head = F.col("first_offset") <= F.col("start_offset")
+    at_head = F.col("start_offset").between(F.col("first_offset"), F.col("last_offset"))
+    is_below = F.col("is_parked") & (F.col("first_offset") < F.col("start_offset"))
+    places = _sum_where(F.col("is_parked") & ~is_below, size)  # They are stored as finished.
+    returned = state.isin("available", "parked")
     return batches.where(F.col("problem").isNull()).groupBy(*KEY).agg(
         F.first("topic").alias("topic"),
         F.first("start_offset").alias("start_offset"),
         F.first("state_epoch").alias("state_epoch"),
-        F.coalesce(F.first("delivery_complete_count"), F.lit(0)).cast("bigint").alias("finished_ahead"),
-        _sum_where((state == "available") & (count > 0), size).alias("waiting_again"),
+        (F.coalesce(F.first("delivery_complete_count"), F.lit(0)).cast("bigint") - places).alias(
+            "finished_ahead"
+        ),
+        _sum_where(is_below, size).alias("parked_below"),
+        _sum_where(returned & (count > 0), size).alias("waiting_again"),
         _sum_where(state == "archiving", size).alias("archiving"),
         _sum_where(count > 0, size).alias("delivered"),
         _sum_where(count > 1, size).alias("redelivered"),
@@ -65,8 +72,9 @@ def windows(batches: DataFrame) -> DataFrame:
 def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
     """The first unfinished offset of each share-partition that the log still has.
 
-    It is the start offset, or the log's start offset if that is higher, moved past the finished
-    batches that directly follow. In offset order, a finished batch directly follows if it begins
+    It is the first parked record below the start offset. Without one it is the start offset, or the
+    log's start offset if that is higher, moved past the finished batches that directly follow. In
+    offset order, a finished batch directly follows if it begins
     where the sizes of those before it add up to.
     """
     from pyspark.sql import Window
@@ -85,16 +93,20 @@ def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
     heads = (
         batches.where(F.col("problem").isNull())
         .groupBy(*KEY)
-        .agg(F.first("start_offset").alias("start_offset"))
+        .agg(
+            F.first("start_offset").alias("start_offset"),
+            F.min(F.when(F.col("is_parked"), F.col("first_offset"))).alias("parked"),
+        )
     )
     return heads.join(passed, list(KEY), "left").select(
-        *KEY, F.coalesce(F.col("passed") + 1, F.col("start_offset")).alias("oldest_offset")
+        *KEY,
+        F.least("parked", F.coalesce(F.col("passed") + 1, F.col("start_offset"))).alias("oldest_offset"),
     )
 
 
 def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
-    """The records that are archived according to the state, or have a dead letter. `letters` must
-    have `source_topic_id`."""
+    """The records that are archived according to the state as it is stored, or have a dead letter;
+    parked.really_given_up() has to look at them. `letters` must have `source_topic_id`."""
     from pyspark.sql import functions as F
 
     columns = ("group", "topic", "topic_id", "partition", "offset", "delivery_count", "dead_letter")
@@ -147,8 +159,11 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
         .join(oldest, list(KEY), "left")
         .join(totals, list(KEY), "left")
     )
-    finished = (F.coalesce(F.col("start_offset"), F.lit(0)) + F.col("finished_ahead")).alias("finished")
-    backlog = F.greatest(F.col("lag"), F.lit(0))
+    finished = F.coalesce(F.col("start_offset"), F.lit(0)) + F.col("finished_ahead") - F.col("parked_below")
+    # A start offset beyond the log's end makes the lag negative. Otherwise that error must show.
+    backlog = F.when(F.col("start_offset") > F.col("log_end"), F.greatest("lag", F.lit(0))).otherwise(
+        F.col("lag")
+    )
     return (
         joined.withColumn("finished", finished)
         .withColumn("archived", F.least(F.coalesce("archived", F.lit(0)), F.col("finished")))

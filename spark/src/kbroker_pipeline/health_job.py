@@ -19,6 +19,7 @@ from kbroker_pipeline import health, letters, sources
 from kbroker_pipeline.frames import empty, read_table, rows_of, table_of
 from kbroker_pipeline.health_rows import CountRow, Health, Point, ShareRow, Stuck, WorstRow
 from kbroker_pipeline.lookup import Found, Place, first_from, look_up
+from kbroker_pipeline.parked import really_given_up, resolved
 from kbroker_pipeline.report import excerpt
 from kbroker_pipeline.sources import Directory, Part
 from kbroker_pipeline.store import Store, write_arrow
@@ -132,8 +133,8 @@ def take(
     and the dead letters of all archived records are among those read."""
     tell("reading share-group state")
     views = (
-        ("batches", "share-partitions", "history") if settings.history else ("batches", "share-partitions")
-    )
+        *("batches", "share-partitions", "waiting"), *(("history",) if settings.history else ()),
+    )  # fmt: skip
     state = {view: sources.state(spark, directory.path, view).cache() for view in views}
     for frame in state.values():
         frame.count()
@@ -146,11 +147,14 @@ def take(
     of_letters = letters.dead_letter_parts(parts)
     tell("reading dead letters")
     cursor = last.facts["cursor"] if last else {}
+    share_partitions = state["share-partitions"]
+    known = read_table(spark, store.table(GIVEN_UP))
+    if known is not None:
+        known = really_given_up(known, share_partitions)
     new_frame = newly_given_up(
-        spark, store, directory, batches, state.get("history"), parts, of_letters, cursor
+        spark, directory, batches, share_partitions, state.get("history"), parts, of_letters, cursor, known
     ).cache()
     new = rows_of(new_frame)
-    known = read_table(spark, store.table(GIVEN_UP))
     columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
     every = (
         new_frame.select(*columns)
@@ -158,7 +162,7 @@ def take(
         else known.select(*columns).unionByName(new_frame.select(*columns))
     )
     tell("adding up")
-    share_partitions = state["share-partitions"]
+    batches = resolved(batches, share_partitions, state["waiting"], every).cache()
     oldest = health.oldest_unfinished(batches, share_partitions)
     shares = rows_of(health.shares(health.windows(batches), share_partitions, oldest, every))
     counts = rows_of(
@@ -167,18 +171,18 @@ def take(
     worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
     tell("looking up records")
     _look_up(directory, shares, worst)
-    for frame in (new_frame, *state.values()):
+    for frame in (new_frame, batches, *state.values()):
         frame.unpersist()
     return Picture(shares, counts, worst, new, sources.advanced(of_letters), problems)
 
 
 def newly_given_up(
-    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, history: DataFrame | None,
-    parts: Sequence[Part],
-    of_letters: Sequence[Part], cursor: sources.Cursor,
+    spark: SparkSession, directory: Directory, batches: DataFrame, share_partitions: DataFrame,
+    history: DataFrame | None, parts: Sequence[Part], of_letters: Sequence[Part], cursor: sources.Cursor,
+    known: DataFrame | None,
 ) -> DataFrame:  # fmt: skip
-    """The given-up records that no earlier run has seen: from the state, its history, and new dead
-    letters."""
+    """The given-up records that no earlier run has seen (`known`): from the state, its history, and
+    new dead letters."""
     from pyspark.sql import functions as F
 
     records = sources.records(spark, directory.path, sources.pieces(of_letters, cursor), headers=True)
@@ -192,8 +196,7 @@ def newly_given_up(
             *health.KEY, "topic", "batch.*"
         )
         stored = stored.unionByName(each)
-    now = health.given_up_now(stored, found)
-    known = read_table(spark, store.table(GIVEN_UP))
+    now = really_given_up(health.given_up_now(stored, found), share_partitions)
     new = now if known is None else health.newly_given_up(now, known)
     return new.select("group", "topic_id", "partition", "offset", "topic", "delivery_count", "dead_letter")
 

@@ -43,6 +43,7 @@ def verify(
     found_letters, letter_count, unread = _read(_letters(spark, directory, parts).cache(), tell)
     tell("reading share-group state")
     state = sources.state(spark, directory.path, "batches").cache()
+    waiting = sources.state(spark, directory.path, "waiting")
     shares = state.select(*checks.SHARE).distinct().count()
     # Several checks use it, and reading all logs is slow.
     batches = sources.batches(spark, directory.path).cache()
@@ -54,7 +55,7 @@ def verify(
     every = (
         checks.of_batches(batches, logs)
         .unionByName(checks.of_state(state, logs))
-        .unionByName(checks.of_letters(found_letters, state))
+        .unionByName(checks.of_letters(found_letters, state, waiting))
     )
     told = rows_of(checks.in_order(every).limit(MOST_FINDINGS))
     findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in told]

@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from kbroker.formats.control_records import has_share_state
 from kbroker.formats.parked_records import BY_OFFSET, by_offset_key, end_of, offset_of_key, record_by_offset
 from kbroker.formats.state import (
     PERSISTER,
@@ -23,7 +24,7 @@ from kbroker.formats.state import (
     share_state_number,
 )
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, standing_of, what_is_left
+from kbroker.share.lag import UNKNOWN, ParkedLeft, Standing, saved_standing, what_is_left
 from kbroker.share.parked import Parked
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
@@ -181,17 +182,19 @@ class LogView:
         self.bounds, self._logs, self._log = bounds, logs, log
         self._known_from = bounds.end
         self._runs: list[tuple[int, int]] = []
-        """[first, end) offsets of control batches."""
+        """[first, end) offsets of the control batches of share state."""
         self.has_controls = has_controls
 
     def controls_from(self, start: int) -> int:
-        """The number of control records from `start` on. They are not delivered, so they are not
-        lag. Raises ValueError for damage."""
+        """The number of control records of share state from `start` on. They are not delivered, so
+        they are not lag. (Markers of transactions count as finished, like records.) Raises
+        ValueError for damage."""
         if start < self._known_from:
             batches = control_batches(self._logs, self._log, start, self._known_from)
             self._runs += [
                 (max(header.base_offset, start), min(header.last_offset + 1, self._known_from))
-                for _, _, header in batches
+                for view, position, header in batches
+                if has_share_state(view, position, header)
             ]
             self._known_from = start
         return sum(end - max(first, start) for first, end in self._runs if end > start)
@@ -208,7 +211,7 @@ class LogView:
             own = self.controls_from(max(state.start_offset, self.bounds.start))
 
         def stands_from(offset: int) -> Standing:
-            first_open, done = standing_of(found.batches, offset)
+            first_open, done = saved_standing(found.batches, state.start_offset, complete, offset)
             return Standing(first_open, min(done, complete) + own)
 
         return what_is_left(state.start_offset, complete + own, *self.bounds, stands_from).lag

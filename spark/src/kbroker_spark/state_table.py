@@ -22,6 +22,7 @@ from uuid import UUID
 
 from pyspark.sql.types import StructType
 
+from kbroker.formats.parked_records import NO_GENERATION
 from kbroker.formats.share_records import (
     UNCHANGED_OFFSET,
     UNKNOWN_COUNT,
@@ -106,7 +107,7 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
         **_KEY, **_STANDS, log_start_offset=BIGINT, log_end_offset=BIGINT, lag=BIGINT,
         **{f"{state.name.lower()}_records": BIGINT for state in _COUNTED},
         highest_delivery_count=INT, updates=INT, waiting_records=BIGINT, next_due=TIMESTAMP,
-        created=TIMESTAMP, written=TIMESTAMP,
+        parks=BOOLEAN, created=TIMESTAMP, written=TIMESTAMP,
         problem=STRING,
     ),
     HISTORY: columns(
@@ -250,7 +251,11 @@ def share_partition_rows(
         except (KeyError, ValueError) as error:
             problem = problem or f"its lag is not known: {error}"
         ends = (None, None) if log is None else log.bounds
-        waits = (None, None) if found.state is None else (parked.number, micros(parked.next_due_ms))
+        waits = (
+            (None, None, None)
+            if found.state is None
+            else (parked.number, micros(parked.next_due_ms), found.state.generation != NO_GENERATION)
+        )
         yield (
             *_key(found.group, found.log, named),
             *_stands(found),

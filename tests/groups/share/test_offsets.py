@@ -23,7 +23,7 @@ from kbroker.groups.share.messages import (
 )
 from kbroker.groups.share.offsets import LogRange, described
 from kbroker.share.effects import StateBatch
-from kbroker.share.lag import Standing, least_standing, standing_of
+from kbroker.share.lag import Standing, least_standing, saved_standing, standing_of
 from kbroker.share.persister import InitializeRequest, SummaryResult, TopicPartition
 from tests.groups.share.world import World, assigned
 
@@ -174,16 +174,35 @@ def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> 
 
 @pytest.mark.parametrize(
     ("start", "log_start", "end", "lag"),
-    [(0, 5, 5, 0), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)],
+    [(0, 5, 5, -2), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)],
 )
 def test_lag_is_what_the_log_has(start: int, log_start: int, end: int, lag: int) -> None:  # OFF-12
     """The group has finished 3, 6 and 8. The count includes those below the log's start, which must
-    not be subtracted from the log's records."""
+    not be subtracted from the log's records. A log that ends before what is finished has lost
+    records: the lag shows it."""
     batches = [StateBatch(offset, offset, 2, 1) for offset in (3, 6, 8)]
     summary = SummaryResult(
         P, start_offset=start, delivery_complete_count=sum(batch.first_offset >= start for batch in batches)
     )
     assert described(summary, LogRange(log_start, end), partial(standing_of, batches)).lag == lag
+
+
+@pytest.mark.parametrize(
+    ("finished", "complete", "offset", "standing"),
+    [
+        ((0, 1, 2, 3, 4), 38, 3, (5, 2 + 33)),  # 33 more are finished, all of them behind 4.
+        ((0, 1, 2, 3, 4), 38, 10, (10, 28)),
+        ((1, 2, 3, 4), 37, 2, (5, 3 + 32)),  # Perhaps 0 is one of them.
+        ((3, 6, 8), 3, 5, (5, 2)),
+        ((3, 6, 8), 2, 5, (5, 2)),  # The count is saved a little later.
+    ],
+)
+def test_finished_offsets_that_only_the_count_has(
+    finished: Sequence[int], complete: int, offset: int, standing: tuple[int, int]
+) -> None:
+    """Earlier versions saved markers and aborted records so."""
+    batches = [StateBatch(each, each, 2, 1) for each in finished]
+    assert saved_standing(batches, 0, complete, offset) == standing
 
 
 @pytest.mark.parametrize(("complete", "log_start", "done"), [(0, 5, 0), (5, 5, 0), (7, 5, 2), (3, 5, 0)])

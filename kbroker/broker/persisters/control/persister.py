@@ -395,10 +395,13 @@ class ControlRecordsPersister(CountsShareState):
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
-        # From the start offset on, because the rest of the range may be long and on a slow disk.
-        (row,) = self._coordinator.read_summary(group_id, [ReadRequest(key, 0)]).results
-        own = await self.count_own(key, max(first, row.start_offset), end)
-        return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)
+        own, counted_from = 0, UNKNOWN
+        # From the start offset on, which may rise: the rest may be long and on a slow disk.
+        while (start := self._coordinator.counts_from(group_id, key, first, end)) != counted_from:
+            own, counted_from = await self.count_own(key, start, end) if start < end else 0, start
+        left = self._coordinator.unfinished(group_id, key, first, end) - own
+        assert left >= 0, f"{left} unfinished records from offset {start} to {end}"
+        return left
 
     # -- retention and housekeeping
 
@@ -493,8 +496,4 @@ def _merged(
     ]
 
 
-def open_control_records(context: PersisterContext) -> Persister:
-    return ControlRecordsPersister(context)
-
-
-PERSISTER = open_control_records
+PERSISTER: Callable[[PersisterContext], Persister] = ControlRecordsPersister

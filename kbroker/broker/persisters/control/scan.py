@@ -1,5 +1,5 @@
 """Reads the broker's own control records from a topic partition: one, a chain, all of a range, or
-only their offsets.
+only their offsets. The markers of transactions, which are control batches as well, are none.
 
 Ranges are read in a worker thread, few at a time, because they may be far back. Only headers are
 read, apart from the control batches themselves. Damage on the way is an error: share state must not
@@ -17,7 +17,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader
-from kbroker.formats.control_records import ShareControl
+from kbroker.formats.control_records import ShareControl, has_share_state
 from kbroker.share_state.control_chains import ChainWalk
 from kbroker.share_state.control_walk import advanced, decoded_at, read_state, walking
 
@@ -43,14 +43,17 @@ async def scan(partition: Partition, start: int, end: int) -> list[tuple[int, Sh
 
 
 async def scan_offsets(partition: Partition, start: int, end: int) -> list[tuple[int, int]]:
-    """First and last offset of each control batch of [start, end). Raises as `scan`."""
+    """First and last offset of each control batch of share state in [start, end). Raises as
+    `scan`."""
     return await _in_thread(partition, lambda: offsets_now(partition, start, end))
 
 
 def offsets_now(partition: Partition, start: int, end: int) -> list[tuple[int, int]]:
     """The same without a thread, for a small range."""
     return [
-        (header.base_offset, header.last_offset) for _, _, header in _control_batches(partition, start, end)
+        (header.base_offset, header.last_offset)
+        for view, position, header in _control_batches(partition, start, end)
+        if has_share_state(view, position, header)
     ]
 
 
@@ -93,6 +96,7 @@ def walk_back_now(partition: Partition, walk: ChainWalk) -> None:
 def _control_batches(
     partition: Partition, start: int, end: int
 ) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """All control batches, also those of transactions."""
     offset = start
     while offset < end and (views := partition.read_stored(offset, max_bytes=_CHUNK_BYTES, end_offset=end)):
         for view, position, header in iter_possible(views, end):
