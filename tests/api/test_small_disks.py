@@ -5,7 +5,7 @@ Each test makes a queue as `kbroker queues create` does, and sends jobs until th
 them. Then workers do one of the things that a nearly full disk meets. The judge is at the end:
 every job was accepted once or is a dead letter once, and the queue takes new jobs.
 
-Uses a tmpfs and a loop device, so it needs the right to mount them; skipped without it.
+Uses a small tmpfs, so it needs the right to mount one; skipped without it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.api.share_consumers import (
     rows,
     set_up_group,
 )
-from tests.small_disk import fill_the_rest, free_bytes, small_disk, small_loop_disk
+from tests.small_disk import fill_the_rest, free_bytes, small_disk
 
 DISK_BYTES = 96 << 20
 JOB_BYTES = 64 << 10
@@ -49,7 +49,7 @@ QUEUE, LETTERS = "jobs", "dlq.jobs"
 FEW_LOCKS = 100
 STANDSTILL_S = 20.0
 """Nothing at all happens for so long: the queue stands."""
-KINDS = {"tmpfs": small_disk, "loop": small_loop_disk}
+KINDS = {"tmpfs": small_disk}
 ENGINES = ["segment", "lmdb", "rocksdb"]
 
 
