@@ -52,6 +52,7 @@ async def _grow(request: Request, asked: Any, budget: list[int]) -> None:
         if request.body.validate_only:
             return
         try:
+            broker.disk_floor.check_room()
             await broker.topics.grow(topic, asked.count)
         except (NoSpace, StoreFailed) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

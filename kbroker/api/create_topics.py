@@ -124,6 +124,7 @@ def _check_assignments(topic: Any, node_id: int) -> None:
 
 async def _create(request: Request, new: _NewTopic) -> UUID:
     try:
+        request.broker.disk_floor.check_room()
         topic = await request.broker.topics.create(new.name, new.partitions, new.configs)
     except (NoSpace, StoreFailed) as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

@@ -123,6 +123,7 @@ async def _row_by_name(request: Request, name: str | None, new_topics: int) -> M
             raise KafkaError(ErrorCode.topic_authorization_failed)
         partitions: int = request.broker.config["num.partitions"]
         check_batch_size(partitions * new_topics)
+        request.broker.disk_floor.check_room()
         return topic_row(request, await request.broker.topics.create(name, partitions, {}))
     except KafkaError as error:
         # Another connection is creating it: the client retries.

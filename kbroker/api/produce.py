@@ -194,6 +194,7 @@ class _Produce:
                 if self._request.broker.disk_floor.is_short:
                     if partition not in self._request.broker.append_queues.queues:
                         partition.note_refused(records, self._now_ms)
+                    self._request.broker.disk_floor.refused += 1
                     raise self._request.broker.disk_floor.refusal()
                 return partition
             raise KafkaError(ErrorCode.invalid_topic_exception)

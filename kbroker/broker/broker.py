@@ -149,7 +149,7 @@ class Broker:
         self.log_commits: GroupCommit[StampedBatch] = self._commits("log", self._write_log, log_store)
         self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
         least_bytes = self.config["kbroker.disk.min.free.bytes"]
-        self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store.reusable_bytes)
+        self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store, state_store)
         self.topics = self._topics()
         self.missing_topics = MissingTopics(self.topics)
         self.append_queues = AppendQueues(self.background)
@@ -215,6 +215,7 @@ class Broker:
             self.state_commits,
             leader_epoch=self.generation,
             reserve=SpaceReserve(self.options.data_dir),
+            queue_segment_bytes=self.disk_floor.segment_bytes,
         )
 
     def _log_cleaner(self) -> LogCleaner:
@@ -311,7 +312,7 @@ class Broker:
             self.configs,
             self.share_partitions,
             self.persister,
-            DeadLetterWriter(self.topics, self.config),
+            DeadLetterWriter(self.topics, self.config, self.disk_floor),
             self.state_commits,
             self.background,
         )
@@ -323,7 +324,7 @@ class Broker:
         commits = (self.state_commits, self.log_commits)
         held = HeldLogs(persister, commits, coordinator.groups_of, self.configs.reset_policy)
         return held, KeptRecords(
-            persister, share_partitions, held, topics, (self.log_commits,), removed.report
+            persister, share_partitions, held, topics, (self.log_commits,), removed.report, self.disk_floor
         )
 
     def _share_group_service(

@@ -14,15 +14,58 @@ import click
 from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.interrupts import Deferred
-from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
+from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, connect, not_empty
+from kbroker.errors import OperatorError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_INTERVAL_S = 0.1
+_REFUSED_S = 5.0
+"""A full disk that refused everything for so long is the outcome."""
 _TOO_LARGE = "MSG_SIZE_TOO_LARGE"
 _INVALID = "INVALID_RECORD"
+
+
+class _Refusals:
+    """Finds out why no record is confirmed. librdkafka repeats what a broker with a full disk
+    refuses, and says only that the time is over."""
+
+    def __init__(self, bootstrap: Bootstrap, topic: str, outcome: Outcome) -> None:
+        self._bootstrap, self._topic, self._outcome = bootstrap, topic, outcome
+        self._confirmed = 0
+        self._since_s = self._asked_s = time.monotonic()
+
+    def check(self) -> str | None:
+        """The broker's refusal, if it has confirmed nothing and refused everything for
+        _REFUSED_S."""
+        now_s = time.monotonic()
+        if self._outcome.confirmed != self._confirmed:
+            self._confirmed, self._since_s = self._outcome.confirmed, now_s
+        if now_s - self._since_s < _REFUSED_S or now_s - self._asked_s < 1:
+            return None
+        self._asked_s = now_s
+        return self._why()
+
+    def _why(self) -> str | None:
+        """Asked with a damaged batch: a broker that has room refuses that one for its checksum."""
+        from kbroker.errors import ErrorCode, KafkaError
+        from kbroker.formats.batches import Record, build_batch
+
+        batch = bytearray(build_batch([Record(0, 0, None, b"")]))
+        batch[-1] ^= 0xFF
+        rows = [{"name": self._topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
+        try:
+            with connect(self._bootstrap) as connection:
+                answer = connection.call(
+                    "produce", 9, transactional_id=None, acks=-1, timeout=1000, topic_data=rows
+                )
+        except (OperatorError, KafkaError):
+            return None
+        (row,) = answer.responses[0].partition_responses
+        is_full = row.error_code == ErrorCode.kafka_storage_error
+        return (row.error_message or ErrorCode.kafka_storage_error.name) if is_full else None
 
 
 class Outcome:
@@ -115,19 +158,27 @@ def send_records(
         "linger.ms": 5,
     }
     producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
+    refusals = _Refusals(bootstrap, topic, outcome)
     show, signals = _progress(outcome, noun), Deferred().install()
+    refusal: str | None = None
     try:
         for record in records:
-            _send(producer, signals, topic, on_delivery=outcome, **record)
+            refusal = _send(producer, signals, refusals, topic, on_delivery=outcome, **record)
             show()
-        while _flush(producer, signals):
+            if refusal is not None:
+                break
+        while refusal is None and _flush(producer, signals):
             show()
+            refusal = refusals.check()
+        if refusal is not None:
+            outcome.failed += len(producer)
     finally:
         signals.remove()
         say_summary(topic, outcome, time.monotonic() - started, noun)
     if outcome.failed:
         was = "was" if outcome.failed == 1 else "were"
-        raise CommandFailed(f"{_counted(outcome.failed, noun)} {was} not confirmed: {outcome.first_error}")
+        why = refusal or outcome.first_error
+        raise CommandFailed(f"{_counted(outcome.failed, noun)} {was} not confirmed: {why}")
 
 
 def _counted(number: int, noun: str) -> str:
@@ -144,7 +195,15 @@ def say_summary(topic: str, outcome: Outcome, seconds: float, noun: str = "recor
     )
 
 
-def _send(producer: Producer, signals: Deferred, topic: str, **record: Any) -> None:  # noqa: ANN401 (what Producer.produce takes)
+def _send(
+    producer: Producer,
+    signals: Deferred,
+    refusals: _Refusals,
+    topic: str,
+    **record: Any,  # noqa: ANN401 (what Producer.produce takes)
+) -> str | None:
+    """Returns the broker's refusal, if it takes no records, and so there is no room for this
+    one."""
     from confluent_kafka import KafkaException
 
     while True:
@@ -153,11 +212,13 @@ def _send(producer: Producer, signals: Deferred, topic: str, **record: Any) -> N
                 producer.produce(topic, **record)
             except BufferError:
                 producer.poll(_PROGRESS_INTERVAL_S)
+                if (refusal := refusals.check()) is not None:
+                    return refusal
                 continue
             except KafkaException as error:
                 raise CommandFailed(error.args[0].str()) from error
             producer.poll(0)
-            return
+            return None
 
 
 def _flush(producer: Producer, signals: Deferred) -> int:

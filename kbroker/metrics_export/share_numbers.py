@@ -83,6 +83,8 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_kept_records_total", broker.kept_records.statistics().kept)
     dead_letters = broker.dead_letters.statistics()
     scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
+    for group_id, size_bytes in dead_letters.waiting_bytes.items():
+        scrape.add("kbroker_share_group_dead_letter_waiting_bytes", size_bytes, {"group": group_id})
     for group_id, letters in dead_letters.groups.items():
         labels = {"group": group_id}
         scrape.add("kbroker_share_group_dead_letters_total", letters.records, labels)

@@ -133,6 +133,11 @@ SHARE_GROUPS = Section(
             "Dead letters without the copy of key and value that they should have: the record could not be "
             "read.",
         ),
+        gauge(
+            "share_group_dead_letter_waiting_bytes", "group", "",
+            "About how many bytes of dead letters wait for room on the disk; their records stay in their "
+            "topic.",
+        ),
         counter(
             "share_group_odd_schedules", "group reason", "",
             "Records whose headers kbroker-deliver-at and kbroker-delay-ms cannot be followed, by "

@@ -31,6 +31,22 @@ BROKER = Section(
             "Deleted topics whose files a full disk keeps.",
         ),
         gauge(
+            "disk_short",
+            "",
+            "",
+            "1 while the broker refuses the records of producers, since less is free on its disk than "
+            "they must leave.",
+        ),
+        gauge(
+            "disk_floor_bytes",
+            "",
+            "",
+            "What producers must leave free on the disk: `kbroker.disk.min.free.bytes`, at most a sixteenth "
+            "of the disk, and at least what the engines need.",
+        ),
+        counter("disk_shortages", "", "", "How often the disk became short."),
+        counter("disk_refused", "", "", "Batches of producers that were refused while the disk was short."),
+        gauge(
             "deadlines",
             "",
             "",

@@ -126,6 +126,8 @@ async def _in_flight_pieces(
         loaded = {each.partition.log.partition for each in chosen}
         yield f', "not_loaded": {json.dumps(await _not_loaded(broker, group_id, topic, loaded))}'.encode()
         yield f', "log_holders": {json.dumps(_log_holders(broker, caller, topic))}'.encode()
+        waiting_bytes = broker.dead_letters.statistics().waiting_bytes.get(group_id, 0)
+        yield f', "dead_letters_waiting_bytes": {waiting_bytes}'.encode()
     yield b"}\n"
 
 

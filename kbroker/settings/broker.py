@@ -274,9 +274,11 @@ BROKER_CONFIGS: Final = by_name(
         type=_LONG,
         default=str(64 << 20),
         minimum=0,
-        doc="Disk space that producers must leave free, at most a sixteenth of the disk. Below it the "
-        "broker refuses Produce with KAFKA_STORAGE_ERROR and compacts nothing, so that consumers can still "
-        "acknowledge and retention can make room. 0: producers may fill the disk.",
+        doc="Disk space that producers must leave free, at most a sixteenth of the disk, and at least what "
+        "the storage engines need to remove records. Below it the broker refuses Produce and new topics "
+        "with KAFKA_STORAGE_ERROR and compacts nothing, so that consumers can still acknowledge and "
+        "retention can make room. Half of it is for dead letters; segments of queues and of dead letter "
+        "topics are at most an eighth of it. 0: producers and dead letters may fill the disk.",
     ),
     ConfigDef(
         name="kbroker.admin.protocol",

@@ -37,6 +37,8 @@ from kbroker.share.record_state import (
     AVAILABLE,
     BEHIND,
     CONTROL,
+    DEAD_LETTER_CODES,
+    HANDED_OUT_CODES,
     HOLE,
     PASSABLE,
     PASSABLE_IN_GAP,
@@ -51,6 +53,11 @@ _state_batch = maker(StateBatch, tuple[int, int, int, int])
 """Single records are saved one by one."""
 
 
+UNCOUNTED_LETTERS = 20_000
+"""Bounds the records that wait for their dead letters: each may be a run of its own in the stored
+state, and have a reason there."""
+
+
 class WindowColumns:
     """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next
     offset to read. Only the modules of this package that apply commands to a window touch its
@@ -60,6 +67,7 @@ class WindowColumns:
       will be once saved.
     - `gap_start`..`gap_end`: the gap window, offsets that the loaded state did not mention. It is
       open while the SPEO is `gap_end`.
+    - `letters_wait`: dead letters wait for room on the disk.
     - `rejected`, `exhausted`: records given up since the window was created; they never fall.
     """
 
@@ -73,6 +81,7 @@ class WindowColumns:
         "gap_end",
         "gap_start",
         "highest_count",
+        "letters_wait",
         "lock_numbers",
         "locks",
         "marks",
@@ -101,6 +110,7 @@ class WindowColumns:
         self.locks = Locks()
         self.gap_start = 0
         self.gap_end = -1
+        self.letters_wait = False
         self.rejected = self.exhausted = 0
         self.clear(start_offset)
 
@@ -131,7 +141,8 @@ class WindowColumns:
     def undecided(self) -> int:
         """Of these, records that members have or have had: acquired, waiting, returned, or
         ARCHIVING. Not counted: final records, records that become final, holes, records that were
-        read but never delivered, and records that are BEHIND."""
+        read but never delivered, records that are BEHIND, and with `letters_wait` the first
+        UNCOUNTED_LETTERS that are saved as ARCHIVING."""
         if not self.states:
             return 0
         states, head = self.states, self.start_offset - self.base
@@ -139,6 +150,9 @@ class WindowColumns:
         for code in (CONTROL, HOLE, BEHIND):
             if states.find(code, head) >= 0:
                 size -= states.count(code, head)
+        if self.letters_wait:
+            saved = self.count_of(DEAD_LETTER_CODES + HANDED_OUT_CODES, self.start_offset, self.end_offset)
+            size -= min(saved, UNCOUNTED_LETTERS)
         return size
 
     @property

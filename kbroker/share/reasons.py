@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 MAX_REASON_BYTES: Final = 8192
 """Of all three texts, in UTF-8."""
+SHORT_REASON_BYTES: Final = 512
+"""The same while dead letters wait for room on the disk, which their reasons would take."""
 
 
 class Reason(NamedTuple):
@@ -27,15 +29,15 @@ class ReasonChange(NamedTuple):
     reason: Reason | None
 
 
-def shortened(reason: Reason) -> Reason:
-    """Cut to MAX_REASON_BYTES, without splitting a character: first the traceback, from its start,
+def shortened(reason: Reason, most_bytes: int = MAX_REASON_BYTES) -> Reason:
+    """Cut to `most_bytes`, without splitting a character: first the traceback, from its start,
     because its last lines say most; then the message and the type, from their ends."""
-    over = sum(map(_size, reason)) - MAX_REASON_BYTES
+    over = sum(map(_size, reason)) - most_bytes
     if over <= 0:
         return reason
     traceback = _last(reason.traceback, max(0, _size(reason.traceback) - over))
-    kind = _first(reason.type, MAX_REASON_BYTES)
-    return Reason(kind, _first(reason.message, MAX_REASON_BYTES - _size(kind)), traceback)
+    kind = _first(reason.type, most_bytes)
+    return Reason(kind, _first(reason.message, most_bytes - _size(kind)), traceback)
 
 
 def _size(text: str) -> int:

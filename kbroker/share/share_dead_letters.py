@@ -22,6 +22,16 @@ _FIRST_OFFSET = attrgetter("first_offset")
 
 class SharePartitionDeadLetters(SharePartitionWrites):
     @property
+    def letters_wait(self) -> bool:
+        """Whether dead letters wait for room on the disk. Then their records are not counted as
+        undecided (columns.py)."""
+        return self._window.letters_wait
+
+    @letters_wait.setter
+    def letters_wait(self, value: bool) -> None:
+        self._window.letters_wait = value
+
+    @property
     def has_dead_letters(self) -> bool:
         """True if take_dead_letters() would return some."""
         if self.parking is not None and (not self.parking.knows_archiving or self.parking.has_dead_letters):

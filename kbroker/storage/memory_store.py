@@ -174,6 +174,9 @@ class MemoryLogStore(LogStore):
             raise ValueError(f"{log} has no sealed segment at {base_offset}")
         return _Replacement(found[0])
 
+    def least_free_bytes(self) -> int:
+        return 0
+
     def close(self) -> None:
         """Contents stay for the next store on the same directory."""
 
@@ -268,6 +271,9 @@ class MemoryStateStore(StateStore):
 
     def sync(self) -> None:
         """Nothing to do: there is nothing below memory."""
+
+    def least_free_bytes(self) -> int:
+        return 0
 
     def close(self) -> None:
         """Contents stay for the next store on the same directory."""

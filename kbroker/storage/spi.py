@@ -38,6 +38,9 @@ from uuid import UUID
 
 from kbroker.plugins import adapted, opening
 
+LEAST_FREE_BYTES: Final = 8 << 20
+"""The default of least_free_bytes()."""
+
 
 class LogId(NamedTuple):
     """Names the log of a topic partition, by the topic's id: a topic that is recreated under the
@@ -240,6 +243,13 @@ class LogStore(LogReader):
         part that removed records have left. Quick, and callable from any thread at any time."""
         return 0
 
+    def least_free_bytes(self) -> int:
+        """How much must be free on the disk so that the engine can still remove records and free
+        their space, and take the small writes in between. The broker refuses producers before less
+        than this is left for both stores (broker/logs/disk_floor.py). Quick, and callable from any
+        thread at any time."""
+        return LEAST_FREE_BYTES
+
     @abstractmethod
     def create(self, log: LogId, settings: LogSettings) -> None:
         """Create an empty log that begins at offset 0, durable on return. If the log exists, only
@@ -345,6 +355,11 @@ class StateStore(StateReader):
     write_in_thread: bool = True
     write_beside_sync: bool = False
     """Both as in LogStore."""
+
+    def least_free_bytes(self) -> int:
+        """As in LogStore: what must be free on the disk so that the store can take acknowledgements
+        and removals without end, with all that it writes to keep itself small."""
+        return LEAST_FREE_BYTES
 
     @abstractmethod
     def write(self, changes: Sequence[Change]) -> None:

@@ -15,8 +15,7 @@ from kbroker.broker.options import StartOptions
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.test_compaction import append, compact, keyed, stored
-from tests.api.test_really_full_disk import fill_the_rest
-from tests.small_disk import small_disk
+from tests.small_disk import fill_the_rest, small_disk
 
 DISK_BYTES = 96 << 20
 VALUE_CHARACTERS = 50_000

@@ -380,7 +380,7 @@ async def test_a_deleted_groups_counters_do_not_come_back(
         await ended.wait()
         await until(lambda: letters_of(client))
         await wait_all_tasks_blocked()
-        assert client.broker.dead_letters.statistics() == (0, {})
+        assert client.broker.dead_letters.statistics() == (0, {}, {})
 
 
 async def test_the_log_start_moves_past_them(connect: Connect) -> None:

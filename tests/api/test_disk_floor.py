@@ -3,9 +3,10 @@ Uses a small tmpfs, so it needs the right to mount one; skipped without it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -19,21 +20,18 @@ from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
 from tests.api.test_really_full_disk import batch
-from tests.small_disk import small_disk
+from tests.small_disk import free_bytes, small_disk
 
 DISK_BYTES = 96 << 20
 FLOOR_BYTES = DISK_BYTES // 16
+NO_STORE: Any = SimpleNamespace(reusable_bytes=int, least_free_bytes=int)
+"""It needs nothing."""
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         yield disk
-
-
-def free_bytes(disk: Path) -> int:
-    found = os.statvfs(disk)
-    return found.f_bavail * found.f_frsize
 
 
 async def produce(client: Client, topic: str, records: bytes | None = None) -> ErrorCode:
@@ -114,7 +112,7 @@ async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path)
 
 class TestLooks:
     def test_near_the_floor_it_looks_often(self, disk: Path) -> None:
-        floor = DiskFloor(disk, FLOOR_BYTES, int)
+        floor = DiskFloor(disk, FLOOR_BYTES, NO_STORE, NO_STORE)
         far_s = floor.look()
         assert not floor.is_short
         (disk / "ballast").write_bytes(bytes(free_bytes(disk) - FLOOR_BYTES - (1 << 20)))
@@ -126,12 +124,12 @@ class TestLooks:
         assert floor.refusal().code is ErrorCode.kafka_storage_error
 
     def test_of_a_small_disk_it_is_a_part(self, disk: Path) -> None:
-        floor = DiskFloor(disk, 1 << 40, int)
+        floor = DiskFloor(disk, 1 << 40, NO_STORE, NO_STORE)
         floor.look()
         assert not floor.is_short
 
     def test_a_disk_that_cannot_say_is_not_short(self, tmp_path: Path) -> None:
-        floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES, int)
+        floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES, NO_STORE, NO_STORE)
         floor.is_short = True
         assert floor.look() > 1
         assert not floor.is_short

@@ -19,7 +19,7 @@ from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, rows, sent, set_up_group
 from tests.broker.appending import append
-from tests.small_disk import small_disk
+from tests.small_disk import fill_the_rest, small_disk
 
 DISK_BYTES = 64 << 20
 
@@ -171,15 +171,3 @@ async def produce_until_full(broker: Broker) -> None:
         with suppress(NoSpace):
             while True:
                 await append(topic.partitions[0], batch(size_bytes))
-
-
-def fill_the_rest(disk: Path) -> None:
-    fd = os.open(disk / "ballast", os.O_WRONLY | os.O_CREAT)
-    try:
-        with suppress(OSError):
-            while os.write(fd, bytes(4096)):
-                pass
-    finally:
-        os.close(fd)
-    found = os.statvfs(disk)
-    assert found.f_bavail == 0

@@ -13,7 +13,7 @@ import trio.testing
 
 from kbroker.broker.logs.retention import apply_retention
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import NoSpace
+from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.batches import Record, build_batch
 from kbroker.plugins import STANDARD_AUTHORIZER
 from kbroker.security.acls import Operation, ResourceType
@@ -174,6 +174,10 @@ async def consuming(world: World) -> None:
     with refusing(broker.log_commits, NoSpace()):
         await member.acknowledge({key: [(7, 8, [REJECT])]})
         await world.until("kbroker_share_group_dead_letter_failures_total")
+    floor: Any = broker.disk_floor
+    floor.letter_room = lambda **_: 0
+    await world.until("kbroker_share_group_dead_letter_waiting_bytes")
+    del floor.letter_room
     await world.until("kbroker_share_group_dead_letters_without_copy_total")
     await world.until("kbroker_share_partition_dead_lettered_total")
     await set_up_group(client, {queues.NAME: "orders"})
@@ -299,6 +303,19 @@ async def ordinary_groups(world: World) -> None:
     await client.append("wire", 1, 2)
 
 
+async def short_disk(world: World) -> None:
+    """Another program takes all of the disk, and the engine needs much of it."""
+    floor, store = world.broker.disk_floor, world.broker.log_store
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "least_free_bytes", lambda: 1 << 50)
+        floor.look()
+        answer = await world.client.call("produce", 9, **produced(b"refused"))
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.kafka_storage_error
+        await world.scrape()
+    floor.look()
+    assert not floor.is_short
+
+
 async def housekeeping(world: World) -> None:
     later_ms = wall_clock_ms() + 600_000
     with refusing(world.broker.state_commits, NoSpace()):
@@ -333,6 +350,7 @@ STEPS: tuple[Callable[[World], Awaitable[None]], ...] = (
     quotas,
     commits,
     ordinary_groups,
+    short_disk,
     transactions,
     compaction,
     parts_of_compressed_batches,

@@ -3,7 +3,20 @@
 An acknowledgement, a dead letter and a record kept beside the log are writes, too. If producers
 took the last byte of the disk, no job could be acknowledged, so no segment of a work queue could be
 removed, and nothing would ever become free. Below the floor the broker refuses Produce with
-KAFKA_STORAGE_ERROR, and the cleaner of compacted topics writes no more. Everything else continues.
+KAFKA_STORAGE_ERROR, creates no topics and partitions, and the cleaner of compacted topics writes no
+more. Everything else continues.
+
+    free bytes   ─────────────────── floor     producers, new topics, compaction stop here
+                   dead letters
+                 ─────────────────── half of it for queues, the rest for other topics
+                   records kept beside logs
+                 ───────────────────
+                   acknowledgements, retention and what the stores need (least_free_bytes)
+
+Dead letters are as large as their jobs. They are admitted by their bytes, before they are appended,
+from one budget: half of the setting. So they never take what acknowledgements and retention need.
+The segments of queues are at most a quarter of that budget: the dead letters of a whole segment
+fit, and then the segment is removed.
 
 The files of some engines do not shrink. The room that removed records have left in them counts as
 well: below the floor, it is all that retention can make.
@@ -17,67 +30,136 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.storage.spi import LogStore, StateStore
 
 logger = logging.getLogger(__name__)
 
+SETTING: Final = "kbroker.disk.min.free.bytes"
 _LARGEST_SHARE: Final = 16
-"""Of a small disk, the floor is at most one part in so many."""
+"""Of a small disk, the setting is at most one part in so many."""
+_SEGMENTS: Final = 4
+"""So many segments of queues fit into the budget of dead letters."""
+_LEAST_KEPT_BYTES: Final = 256 << 10
+"""Even the space that is set aside (space_reserve.py) has room for it."""
 _FASTEST_BYTES_PER_S: Final = 1 << 30
 _LEAST_S: Final = 0.02
 _SHORT_S: Final = 0.1
 _MOST_S: Final = 5.0
+_PLENTY: Final = 1 << 62
 
 
 class DiskFloorStatistics(NamedTuple):
-    """Whether producers are refused now, and how often that began."""
+    """`is_short`: whether producers are refused now; `shortages`: how often that began;
+    `refused`: batches that producers were refused; `floor_bytes`: the floor at the last look."""
 
     is_short: bool
     shortages: int
+    refused: int
+    floor_bytes: int
 
 
 class DiskFloor:
     """`least_bytes`: setting kbroker.disk.min.free.bytes; 0: producers may fill the disk.
-    `reusable_bytes`: of the log engine (storage/spi.py).
 
     `is_short`: whether Produce is refused now."""
 
-    def __init__(self, directory: Path, least_bytes: int, reusable_bytes: Callable[[], int]) -> None:
+    def __init__(self, directory: Path, least_bytes: int, logs: LogStore, state: StateStore) -> None:
         self._directory = directory
         self._least_bytes = least_bytes
-        self._reusable_bytes = reusable_bytes
+        self._logs = logs
+        self._state = state
         self.is_short = False
+        self.refused = 0
+        """Counted by those that refuse."""
         self._shortages = 0
+        self._floor_bytes = 0
+        self._promised_bytes = 0
+        self._letter_bytes = self._budget()
+
+    def _budget(self) -> int:
+        """The bytes of the budget of dead letters. It does not change while the broker runs."""
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return self._least_bytes // 2
+        return min(self._least_bytes, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE) // 2
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """The largest segments that queues may have; None: any."""
+        return self._letter_bytes // _SEGMENTS if self._least_bytes else None
 
     def statistics(self) -> DiskFloorStatistics:
-        return DiskFloorStatistics(self.is_short, self._shortages)
+        return DiskFloorStatistics(self.is_short, self._shortages, self.refused, self._floor_bytes)
 
-    def refusal(self) -> KafkaError:
+    def refusal(self, what: str = "records are") -> KafkaError:
         return KafkaError(
             ErrorCode.kafka_storage_error,
-            "the broker's disk is nearly full (kbroker.disk.min.free.bytes): records are refused until "
-            "there is more room",
+            f"the broker's disk is nearly full ({SETTING}): {what} refused until there is more room",
         )
 
     def check_room(self) -> None:
         """Look. Raises NoSpace below the floor: for writes that can wait as producers do."""
         self.look()
         if self.is_short:
-            raise NoSpace("the disk is nearly full (kbroker.disk.min.free.bytes)")
+            raise NoSpace(f"the disk is nearly full ({SETTING})")
 
     def free_bytes(self) -> int:
-        """The bytes that are free on the disk and in the engine's files; 0 if they cannot say."""
+        """The bytes that are free on the disk and in the log engine's files; 0 if they cannot
+        say."""
         try:
-            disk = os.statvfs(self._directory)
-            return disk.f_bavail * disk.f_frsize + self._reusable_bytes()
+            return self._free_on_disk() + self._logs.reusable_bytes()
         except (OSError, StoreFailed):
             return 0
+
+    def _free_on_disk(self) -> int:
+        disk = os.statvfs(self._directory)
+        return disk.f_bavail * disk.f_frsize
+
+    # -- dead letters, and records that are kept
+
+    def letter_room(self, *, frees_segments: bool) -> int:
+        """How many bytes of dead letters may be appended now. `frees_segments`: their records are
+        those of a queue, so that their segments are removed. Letters of other topics leave half of
+        the budget to these."""
+        return self._room(self._letter_bytes if frees_segments else self._letter_bytes // 2)
+
+    def kept_room(self) -> int:
+        """How many bytes of records may be kept beside a log now, so that its segments are removed.
+        That frees more than it takes, so it may go further than letters, and a little always."""
+        room = self._room(self._letter_bytes + self._letter_bytes // _SEGMENTS)
+        return max(room, _LEAST_KEPT_BYTES)
+
+    def _room(self, below_floor_bytes: int) -> int:
+        if not self._least_bytes:
+            return _PLENTY
+        return self.free_bytes() - self._promised_bytes - (self._floor() - below_floor_bytes)
+
+    @contextmanager
+    def promised(self, size_bytes: int) -> Iterator[None]:
+        """So many bytes of the room are being written."""
+        self._promised_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._promised_bytes -= size_bytes
+
+    def _floor(self) -> int:
+        """Below it are the budget of dead letters, a quarter of it for kept records, and what the
+        stores need."""
+        letters = self._letter_bytes + self._letter_bytes // _SEGMENTS
+        needed = self._logs.least_free_bytes() + self._state.least_free_bytes()
+        return max(2 * self._letter_bytes, letters + needed)
+
+    # -- producers
 
     async def run(self) -> None:
         while self._least_bytes:
@@ -88,11 +170,10 @@ class DiskFloor:
         """Read how much is free. Returns the seconds until the next look. A disk that cannot say is
         not short."""
         try:
-            disk = os.statvfs(self._directory)
-            floor = min(self._least_bytes, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE)
-            room = disk.f_bavail * disk.f_frsize - floor
+            floor = self._floor_bytes = self._floor() if self._least_bytes else 0
+            room = self._free_on_disk() - floor
             if room < 0:
-                room = max(room, self._reusable_bytes() - floor)
+                room = min(self._logs.reusable_bytes() + room, self._beside_logs())
         except (OSError, StoreFailed) as error:
             logger.debug("the disk does not say what is free: %s", error)
             self.is_short = False
@@ -104,6 +185,10 @@ class DiskFloor:
         if self.is_short:
             return _SHORT_S
         return min(max(room / _FASTEST_BYTES_PER_S / 2, _LEAST_S), _MOST_S)
+
+    def _beside_logs(self) -> int:
+        """Of the room, what is not in the log engine's files: the state cannot use those."""
+        return self._free_on_disk() - self._state.least_free_bytes()
 
     def _report(self, floor: int) -> None:
         if self.is_short:

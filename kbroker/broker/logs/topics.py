@@ -49,6 +49,7 @@ from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.settings.topic import is_compacted
+from kbroker.settings.topic_configs import DEAD_LETTERS
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,10 @@ class Topics:
         *,
         leader_epoch: int,
         reserve: SpaceReserve,
+        queue_segment_bytes: int | None = None,
     ) -> None:
+        """`queue_segment_bytes`: the largest segments of queues and dead letter topics
+        (disk_floor.py); None: any."""
         self._config = config
         self._log_store = log_store
         self._state_store = state_store
@@ -133,6 +137,7 @@ class Topics:
         self._state = state
         self.leader_epoch = leader_epoch
         self.reserve = reserve
+        self._queue_segment_bytes = queue_segment_bytes
         self.log_start_watchers: list[LogStartWatcher] = []
         self.version = 0
         self._by_name: dict[str, Topic] = {}
@@ -180,7 +185,7 @@ class Topics:
         not save."""
         topic = self._make(topic_id, record.name, record.created_ms, configs)
         for index in range(record.partitions):
-            self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
+            self._log_store.create(LogId(topic_id, index), self._log_settings(topic.config))
         self._add_partitions(topic, record.partitions, is_new=False)
         self._publish(topic)
 
@@ -261,7 +266,7 @@ class Topics:
         await self._apply_settings(topic)
 
     async def _apply_settings(self, topic: Topic) -> None:
-        settings = log_settings(topic.config)
+        settings = self._log_settings(topic.config)
 
         def apply(log: LogId) -> None:
             if not topic.partitions[log.partition].deleted:  # Otherwise this would recreate the log.
@@ -421,6 +426,16 @@ class Topics:
         config = TopicConfig(configs, self._config)
         return Topic(name, batch_rules(config), topic_id, created_ms, dict(configs), config)
 
+    def _log_settings(self, config: TopicConfig) -> LogSettings:
+        segment_bytes, segment_ms = config["segment.bytes"], config["segment.ms"]
+        if is_compacted(config):  # Only closed segments are compacted.
+            segment_ms = min(segment_ms, config["max.compaction.lag.ms"])
+        if self._queue_segment_bytes is not None and (
+            config[QUEUE_RETENTION] != "time" or config[DEAD_LETTERS]
+        ):
+            segment_bytes = min(segment_bytes, self._queue_segment_bytes)
+        return LogSettings(segment_bytes, segment_ms)
+
     def _publish(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id.int] = topic
@@ -430,7 +445,7 @@ class Topics:
     async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
         """On a full disk the logs are dropped again. After StoreFailed it is unknown what was
         saved, and recovery cleans up."""
-        settings = log_settings(topic.config)
+        settings = self._log_settings(topic.config)
         try:
             await self._for_logs(topic.topic_id, indexes, lambda log: self._log_store.create(log, settings))
             await self._state.commit(changes)
@@ -486,10 +501,3 @@ def batch_rules(config: TopicConfig) -> BatchRules:
         codec=codec,
         codec_level=codec_level,
     )
-
-
-def log_settings(config: TopicConfig) -> LogSettings:
-    segment_ms = config["segment.ms"]
-    if is_compacted(config):  # Only closed segments are compacted.
-        segment_ms = min(segment_ms, config["max.compaction.lag.ms"])
-    return LogSettings(segment_bytes=config["segment.bytes"], segment_ms=segment_ms)

@@ -27,6 +27,7 @@ class _Trouble(Enum):
     REFUSED = auto()
     WITHOUT_COPY = auto()
     STUCK = auto()
+    NO_ROOM = auto()
 
 
 @dataclass(slots=True)
@@ -68,6 +69,15 @@ class GroupDeadLetters:
                 "letter: %s"
             )
             logger.warning(what, place, count, self.refused, reason)
+
+    def put_off(self, place: str, count: int, size_bytes: int) -> None:
+        """Note that dead letters wait for room on the disk."""
+        if self._may_report(_Trouble.NO_ROOM):
+            what = (
+                "share-partition %s: %d dead letters of about %d KiB wait for room on the disk "
+                "(kbroker.disk.min.free.bytes); their records stay in the topic"
+            )
+            logger.warning(what, place, count, size_bytes >> 10)
 
     def delay(self, place: str, error: Exception, retry_s: float) -> None:
         if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet | CannotCopy):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import trio
 
 from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.queues.dead_letter_writer import NoRoom
 from kbroker.broker.queues.loaded import Key
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey
 from kbroker.share.share_partition import SharePartition
@@ -20,6 +21,7 @@ class Work:
     - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
     - `ended`: records that are ARCHIVED, and perhaps not saved as that; their reasons are dropped
       when they are
+    - `no_room`: why the disk has no room for dead letters at present; `waiting`: how many wait
     - `stuck`: why records cannot be copied at present; their topic keeps them for the group
     """
 
@@ -30,10 +32,12 @@ class Work:
         "is_running",
         "key",
         "known",
+        "no_room",
         "saved",
         "stuck",
         "topic",
         "uncertain",
+        "waiting",
         "woken",
     )
 
@@ -44,11 +48,18 @@ class Work:
         self.saved = Decision()
         self.known: SharePartition | None = None
         self.uncertain = False
+        self.no_room: NoRoom | None = None
+        self.waiting = 0
         self.stuck: dict[int, str] = {}
         self.ended: set[int] = set()
         self.woken = trio.Event()
         self.is_running = False
         self.closed = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how many bytes of dead letters wait for room on the disk."""
+        return 0 if self.no_room is None else round(self.waiting * self.no_room.letter_bytes)
 
     def cursor_saved(self, cursor: DeadLetterCursor, saved: Decision, error: Exception | None) -> None:
         if error is not None and self.cursor is cursor:

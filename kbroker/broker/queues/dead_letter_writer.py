@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import trio
 
 from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topic, Topics
@@ -26,6 +27,7 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import BatchHeader, Record, encoded_size, read_header, stored_records
 from kbroker.formats.compression import CorruptPayload, TooLarge
 from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.dead_letter import (
     MESSAGES,
     Contents,
@@ -45,6 +47,8 @@ _COPIED_BYTES: Final = 8 << 20
 """Limit for the records of a portion, which the last one may exceed: batches that are small on disk
 may hold large records."""
 _EVERYTHING = (1 << 63) - 1
+_LEAST_BATCH_BYTES: Final = 128 << 10
+"""Dead letters are packed into batches of this size at least, however little room there is."""
 _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
 
@@ -87,9 +91,16 @@ class Written(NamedTuple):
 
 
 class DeadLetterWriter:
-    def __init__(self, topics: Topics, config: BrokerConfig) -> None:
+    def __init__(self, topics: Topics, config: BrokerConfig, disk_floor: DiskFloor) -> None:
         self._topics = topics
         self._config = config
+        self._disk_floor = disk_floor
+
+    def room_for(self, source: Partition) -> int:
+        """How many bytes of dead letters for records of `source` the disk has room for now."""
+        topic = self._topics.by_id(source.log.topic_id)
+        frees_segments = topic is not None and topic.config[QUEUE_RETENTION] != "time"
+        return self._disk_floor.letter_room(frees_segments=frees_segments)
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
         """The partition for dead letters of `source`, or why there can be none. Creates the topic
@@ -134,9 +145,21 @@ class DeadLetterWriter:
                 raise NotYet(f"topic {name} is being made") from error
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
-    async def append(self, target: Partition, batches: Sequence[EncodedBatch]) -> Written:
-        """Append the result of encode_letters(), even beyond max.message.bytes and segment.bytes of
-        the topic. Returns when it is durable or cannot be written."""
+    async def append(self, target: Partition, source: Partition, batches: Sequence[EncodedBatch]) -> Written:
+        """Append the result of encode_letters(), as far as the disk has room for it, even beyond
+        max.message.bytes and segment.bytes of the topic. Returns when it is durable or cannot be
+        written."""
+        room, size_bytes, admitted = self.room_for(source), 0, 0
+        while admitted < len(batches) and size_bytes + len(batches[admitted].data) <= room:
+            size_bytes += len(batches[admitted].data)
+            admitted += 1
+        with self._disk_floor.promised(size_bytes):
+            written = await self._append(target, batches[:admitted])
+        if admitted < len(batches) and written.error is None:
+            return written._replace(error=_no_room(batches, batches[admitted]))
+        return written
+
+    async def _append(self, target: Partition, batches: Sequence[EncodedBatch]) -> Written:
         now_ms, written = wall_clock_ms(), Written(set(), len(batches))
         under_way: list[tuple[tuple[int, ...], Decision]] = []
         try:
@@ -183,11 +206,13 @@ async def encode_letters(
     records: Mapping[int, Record],
     contents: Contents,
     reasons: Mapping[int, Reason],
+    room_bytes: int,
 ) -> list[EncodedBatch]:
-    """One dead letter for each record, in batches as large as the topic allows, in the codec that
-    it asks for. A larger letter gets a batch of its own, compressed unless the topic forbids it.
-    Runs in a thread if there are records to copy, or batches to compress."""
-    now_ms, max_bytes = wall_clock_ms(), min(rules.max_message_bytes, rules.segment_bytes)
+    """One dead letter for each record, in batches as large as the topic and the disk allow, in the
+    codec that the topic asks for. A larger letter gets a batch of its own, compressed unless the
+    topic forbids it. Runs in a thread if there are records to copy, or batches to compress."""
+    now_ms, most_bytes = wall_clock_ms(), max(room_bytes, _LEAST_BATCH_BYTES)
+    max_bytes = min(rules.max_message_bytes, rules.segment_bytes)
 
     def letter_at(origin: Origin) -> Record:
         record, reason = records.get(origin.offset), reasons.get(origin.offset)
@@ -201,7 +226,7 @@ async def encode_letters(
                 encode(batch, max_bytes, rules.codec, rules.codec_level),
                 tuple(letter.offset for letter in batch),
             )
-            for batch in pack(map(letter_at, origins), max_bytes)
+            for batch in pack(map(letter_at, origins), min(max_bytes, most_bytes))
         ]
 
     takes_long = bool(records or reasons or rules.codec)
@@ -219,6 +244,24 @@ class CannotCopy(Exception):
             f"{partition} ({reason}); without errors.deadletterqueue.copy.record.enable of group "
             f"{group_id} they get dead letters that have no copy"
         )
+
+
+class NoRoom(Exception):
+    """The disk has no room for these dead letters at present.
+
+    - `needs_bytes`: what the next try needs at least
+    - `letter_bytes`: the size of one dead letter, on average"""
+
+    def __init__(self, needs_bytes: int, letter_bytes: float) -> None:
+        self.needs_bytes = needs_bytes
+        self.letter_bytes = letter_bytes
+        super().__init__("the disk has no room for them (kbroker.disk.min.free.bytes)")
+
+
+def _no_room(batches: Sequence[EncodedBatch], first: EncodedBatch) -> NoRoom:
+    letters = sum(len(batch.offsets) for batch in batches)
+    needs_bytes = len(first.data) if len(first.offsets) == 1 else min(len(first.data), _LEAST_BATCH_BYTES)
+    return NoRoom(needs_bytes, sum(len(batch.data) for batch in batches) / letters)
 
 
 class NotYet(Exception):

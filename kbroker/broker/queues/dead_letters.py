@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -48,6 +48,7 @@ from kbroker.broker.queues.dead_letter_writer import (
     CannotCopy,
     DeadLetterWriter,
     NoDeadLetter,
+    NoRoom,
     NotYet,
     Portion,
     encode_letters,
@@ -73,6 +74,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
+ROOM_RETRY_S = 0.5
+"""Retention removes segments of queues every few seconds. To look for room costs little."""
 LINGER_S = 1.0
 """How long an unneeded cursor is kept: usually the next rejection comes soon and reuses it."""
 OFFSETS_AT_ONCE = 1000
@@ -83,10 +86,12 @@ CURSOR_LAG = 10_000
 
 class DeadLettersStatistics(NamedTuple):
     """`share_partitions` that have dead letters to write, or had until a moment ago. `groups`: a
-    copy of each group's counters."""
+    copy of each group's counters. `waiting_bytes`: by group, about how many bytes of dead letters
+    wait for room on the disk."""
 
     share_partitions: int
     groups: dict[str, GroupDeadLetters]
+    waiting_bytes: Mapping[str, int]
 
 
 class DeadLetters(DeadLetterHooks):
@@ -114,9 +119,11 @@ class DeadLetters(DeadLetterHooks):
         share_partitions.notify(self)
 
     def statistics(self) -> DeadLettersStatistics:
-        return DeadLettersStatistics(
-            len(self._works), {group_id: replace(each) for group_id, each in self._groups.items()}
-        )
+        groups = {group_id: replace(each) for group_id, each in self._groups.items()}
+        waiting = dict.fromkeys(groups, 0)
+        for (group_id, _), work in self._works.items():
+            waiting[group_id] = waiting.get(group_id, 0) + work.waiting_bytes
+        return DeadLettersStatistics(len(self._works), groups, waiting)
 
     def load(self, store: StateStore) -> None:
         """Load the stored cursors at start, and begin with their tasks."""
@@ -246,6 +253,10 @@ class DeadLetters(DeadLetterHooks):
                 with trio.move_on_at(copy_again_at):
                     await work.woken.wait()
                 continue
+            except NoRoom:
+                self._counters(work).put_off(str(work), work.waiting, work.waiting_bytes)
+                await trio.sleep(ROOM_RETRY_S)
+                continue
             except Exception as error:
                 # The error affects this queue only. If it were raised here, it would end the
                 # broker.
@@ -304,6 +315,7 @@ class DeadLetters(DeadLetterHooks):
         await self._drop_reasons(work, loaded)
         letters = engine.take_dead_letters()
         if not letters:
+            self._note_room(work, loaded, None, 0)
             return False
         done, error = set[int](), None
         try:
@@ -363,7 +375,13 @@ class DeadLetters(DeadLetterHooks):
         self, work: Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> tuple[set[int], Exception | None]:
         """The offsets that are finished, and the error that prevents others. Raises the errors of
-        _have_cursor, KafkaError, and CannotCopy if only records that cannot be copied are left."""
+        _have_cursor, KafkaError, NoRoom, and CannotCopy if only records that cannot be copied are
+        left."""
+        count = sum(letter.last_offset - letter.first_offset + 1 for letter in letters)
+        room_bytes = self._writer.room_for(loaded.partition)
+        if work.no_room is not None and room_bytes < work.no_room.needs_bytes:
+            work.waiting = count
+            raise NoRoom(work.no_room.needs_bytes, work.no_room.letter_bytes)
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, NoDeadLetter):
@@ -390,13 +408,28 @@ class DeadLetters(DeadLetterHooks):
             self._counters(work).refuse(str(work), NEEDS_KEYS.format(queue.topic), len(keyless))
             origins = [each for each in origins if each.offset not in keyless]
         reasons = await reasons_of(self._persister, *work.key, [each.offset for each in origins])
-        batches = await encode_letters(target.topic.rules, origins, portion.records, queue.contents, reasons)
+        batches = await encode_letters(
+            target.topic.rules, origins, portion.records, queue.contents, reasons, room_bytes
+        )
         if loaded.gone:
             return set(), None
-        written = await self._writer.append(target, batches)
+        written = await self._writer.append(target, loaded.partition, batches)
+        no_room = written.error if isinstance(written.error, NoRoom) else None
+        self._note_room(work, loaded, no_room, count - len(written.offsets))
         without_copy = sum(offset not in portion.records for offset in written.offsets)
         self._counters(work).written(str(work), written, without_copy if queue.contents.key_and_value else 0)
         return written.offsets | keyless, written.error
+
+    def _note_room(
+        self, work: Work, loaded: LoadedSharePartition, no_room: NoRoom | None, waiting: int
+    ) -> None:
+        """While dead letters wait for room, their records do not count as in flight, so that the
+        jobs behind them are delivered."""
+        work.no_room, work.waiting = no_room, waiting
+        engine = loaded.engine
+        if engine is not None and engine.letters_wait != (no_room is not None):
+            engine.letters_wait = no_room is not None
+            loaded.waiters.wake_all()
 
     def _is_kept_for_groups(self, work: Work) -> bool:
         """Whether the topic keeps its records only until the group is done with them. Then a dead

@@ -30,6 +30,7 @@ import trio
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
@@ -96,6 +97,7 @@ class KeptRecords:
         topics: Topics,
         logs: Sequence[GroupCommit[StampedBatch]],
         report: Callable[[Partition, str, str, int], None],
+        disk_floor: DiskFloor,
     ) -> None:
         self._parks = parks_of(persister)
         self._keeps = keeps_of(persister)
@@ -104,6 +106,7 @@ class KeptRecords:
         self._topics = topics
         self._logs = logs
         self._report = report
+        self._disk_floor = disk_floor
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
         """The window starts of groups that are not in memory, and hold more of the log than can be
@@ -216,7 +219,8 @@ class KeptRecords:
         if not ends:
             return
         offsets = sorted({offset for group in groups for offset in group.wanted() if offset < ends[-1]})
-        records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1])))
+        room = self._disk_floor.kept_room()
+        records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1]), room))
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
         while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(
@@ -229,9 +233,10 @@ class KeptRecords:
             # A power cut must not take a record from the log after it was kept: if the producer
             # sent it again, it would be delivered twice.
             await commits.flush()
-        for group in groups:
-            for piece in _pieces(records, ends[-1]):
-                await self._save(group, piece)
+        with self._disk_floor.promised(sum(map(len, records.values()))):
+            for group in groups:
+                for piece in _pieces(records, ends[-1]):
+                    await self._save(group, piece)
 
     async def _save(self, group: _Group, records: Mapping[int, bytes]) -> None:
         """Raises KafkaError."""

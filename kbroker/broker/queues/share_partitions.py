@@ -38,7 +38,7 @@ from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
-from kbroker.share.reasons import Reason
+from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
 from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
@@ -335,7 +335,7 @@ class SharePartitions:
             self.schedule(loaded)
             if persist is not None:
                 if reasons is not None:
-                    persist = self._with_reasons(persist, partition, acks, reasons)
+                    persist = self._with_reasons(persist, loaded.engine, partition, acks, reasons)
                 saves.append((loaded, persist))
                 to_be_saved.append(len(results))
             results.append(None)
@@ -353,11 +353,14 @@ class SharePartitions:
     def _with_reasons(
         self,
         persist: Persist,
+        engine: SharePartition,
         partition: TopicPartition,
         acks: Sequence[AckBatch],
         reasons: Mapping[TopicPartition, Mapping[int, Reason]],
     ) -> Persist:
         given = reasons.get(partition, {})
+        if engine.letters_wait:
+            given = {offset: shortened(reason, SHORT_REASON_BYTES) for offset, reason in given.items()}
         found = attached(persist, acks, given) if self._persister.keeps_reasons else ()
         if len(found) < len(given):
             logger.debug(

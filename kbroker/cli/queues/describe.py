@@ -107,6 +107,7 @@ def _document(connection: Connection, name: str, admin: AdminEndpoint | None) ->
     return {
         **_head(queue, found),
         # A broker of an earlier version does not report it.
+        "dead_letters_waiting_bytes": (in_flight or {}).get("dead_letters_waiting_bytes"),
         "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
         "workers": [_worker(each) for each in found.workers],
         "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
@@ -191,6 +192,9 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         )
     rows.append(("workers", str(workers)))
     rows.append(("dead letters", _dead_letters(document)))
+    if document["dead_letters_waiting_bytes"]:
+        size = human_bytes(document["dead_letters_waiting_bytes"])
+        rows.append(("", f"about {size} more wait for room on the broker's disk"))
     rows += [("log held", text) for text in _log_holders(document["log_holders"] or ())]
     differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
     return [*rows, ("settings", differing or "the defaults of `kbroker queues create`")]

@@ -48,6 +48,8 @@ MAP_BYTES = 1 << 40
 REDO = "redo"
 REDO_SETTINGS = LogSettings(segment_bytes=1 << 20, segment_ms=1 << 62)
 MOST_REDO_BYTES = 1 << 20
+MOVE_BYTES = 4 << 20
+"""Pages that LMDB may add to its file while a move replaces others."""
 _ATTEMPTS = 100
 
 _Changes: TypeAlias = dict[bytes, bytes | None]
@@ -282,6 +284,10 @@ class LmdbStateStore(_Moments, StateStore):
         if is_beside:  # Not under the lock: writes need not wait for the removal of files.
             with suppress(NoSpace):
                 self._log.trim(LOG, position)
+
+    def least_free_bytes(self) -> int:
+        """The redo log beside the one that is being moved, and the pages that a move replaces."""
+        return 3 * self._most_redo_bytes + MOVE_BYTES
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()

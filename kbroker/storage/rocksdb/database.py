@@ -56,11 +56,15 @@ ARENA_BLOCK_BYTES = 4 << 20
 """For memtables. The C library maps a block of this size separately and unmaps it with its memtable
 (allocator.py). Smaller blocks would stay with the process: 15 MB after a burst of writes."""
 BLOCK_CACHE_BYTES = 2 << 20
-MAX_WAL_BYTES = 64 << 20
+MAX_WAL_BYTES = 24 << 20
+"""The WAL stays until the last of its column families is in a table file. Little more than both
+buffers: what is in table files already takes its space twice until then."""
 MOST_OPEN_TABLES = 512
 LEAST_OPEN_TABLES = 20
 """RocksDB takes no smaller number."""
 ROOM_TO_REOPEN_BYTES = 32 << 20
+_SHORT_ROOMS = 4
+"""Below so many times what the store needs, the disk has little."""
 STALL_SECONDS = 0.002
 MAX_STALLS = 30_000
 
@@ -105,8 +109,10 @@ class Rocksdb:
     """A database open for writing. The caller serialises all methods but `reading`; a write may run
     during a sync."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, holds_bulk: bool = True) -> None:
+        """`holds_bulk`: the default column family is used."""
         self.directory = directory
+        self._buffer_bytes = META_BUFFER_BYTES + holds_bulk * WRITE_BUFFER_BYTES
         self._files = Files()
         self._pause = Event()  # never set
         self._lock = SharedLock()
@@ -220,10 +226,7 @@ class Rocksdb:
 
     def _open_again(self) -> None:
         """Reopen the database. Raises NoSpace while that is impossible."""
-        file_system = os.statvfs(self.directory)
-        free_bytes = file_system.f_bavail * file_system.f_frsize
-        wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
-        room_bytes = wal_bytes + min(ROOM_TO_REOPEN_BYTES, file_system.f_blocks * file_system.f_frsize // 8)
+        free_bytes, room_bytes = self._room()
         if free_bytes < room_bytes:
             raise NoSpace(
                 f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to continue"
@@ -241,6 +244,28 @@ class Rocksdb:
                     self._open_rdict(AccessType.read_only(False))
                 raise NoSpace(f"{self.directory}: {error}") from error
             self._full = False
+
+    def _room(self) -> tuple[int, int]:
+        """(free bytes, bytes that are needed to open the database)."""
+        file_system = os.statvfs(self.directory)
+        wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
+        room_bytes = wal_bytes + _to_reopen(file_system.f_blocks * file_system.f_frsize)
+        return file_system.f_bavail * file_system.f_frsize, room_bytes
+
+    def least_free_bytes(self) -> int:
+        """What opening needs when the memtables are full, and so does a compaction. With less, a
+        single refused write would stop the store until someone else frees space."""
+        disk = os.statvfs(self.directory)
+        return self._buffer_bytes + _to_reopen(disk.f_blocks * disk.f_frsize)
+
+    def reclaim(self, first: bytes, behind: bytes) -> None:
+        """Free the space of a removed range of keys now, if the disk has little. RocksDB does that
+        with a later compaction otherwise, which may not come while nothing is written."""
+        if self._room()[0] < _SHORT_ROOMS * self.least_free_bytes() and not self._full:
+            with self.reading() as db, self.reading(meta=True) as meta:
+                db.flush()
+                meta.flush()
+                db.compact_range(first, behind)
 
     def _open_rdict(self, access: AccessType) -> None:
         self._db = open_rdict(self.directory, access)
@@ -277,6 +302,11 @@ class Rocksdb:
     def close(self) -> None:
         with self._lock.alone():
             self._close_rdict()
+
+
+def _to_reopen(disk_bytes: int) -> int:
+    """Without the WAL."""
+    return min(ROOM_TO_REOPEN_BYTES, disk_bytes // 8)
 
 
 def _says_full(error: Exception) -> bool:

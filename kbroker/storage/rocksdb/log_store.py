@@ -147,6 +147,9 @@ class RocksdbLogStore(ChunkedLogStore):
     def sync(self) -> None:
         self._database.sync()
 
+    def least_free_bytes(self) -> int:
+        return self._database.least_free_bytes()
+
     def statistics(self) -> RocksdbLogStatistics:
         return RocksdbLogStatistics(*self._totals(), self._database.statistics())
 
@@ -169,6 +172,11 @@ class RocksdbLogStore(ChunkedLogStore):
         self._database.write(fill)
         if durable:
             self._database.sync()
+        for change in changes:
+            if change.dropped:
+                for first, behind in chunked_log.removed_ranges(change):
+                    number = change.state.number
+                    self._database.reclaim(_KEY.pack(number, first), _KEY.pack(number, behind))
 
 
 def _put(batch: WriteBatch, meta: ColumnFamily, change: LogChange) -> None:

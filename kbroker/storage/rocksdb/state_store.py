@@ -117,7 +117,7 @@ class RocksdbStateStore(StateStore):
     write_beside_sync = True
 
     def __init__(self, directory: Path) -> None:
-        self._database = Rocksdb(directory)
+        self._database = Rocksdb(directory, holds_bulk=False)
 
     def get(self, key: bytes) -> bytes | None:
         with self._database.reading(meta=True) as meta:
@@ -162,6 +162,9 @@ class RocksdbStateStore(StateStore):
 
     def sync(self) -> None:
         self._database.sync()
+
+    def least_free_bytes(self) -> int:
+        return self._database.least_free_bytes()
 
     def statistics(self) -> RocksdbStatistics:
         return self._database.statistics()

@@ -56,6 +56,8 @@ from kbroker.storage.spi import (
 SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
 SMALLEST_DEAD_BYTES = 16 << 20
 PIECE_BYTES = 256 << 10
+_LEAST_BESIDE_BYTES = 4 << 20
+"""For the keys of ON_DISK that move to LMDB, and the reserved end of the log's segment."""
 _NAMESPACE_BYTES = len(ON_DISK)
 
 
@@ -253,6 +255,13 @@ class LogStateStore(StateStore):
 
     def _size_of_log(self) -> int:
         return sum(segment.size_bytes for segment in self._log.segments(LOG))
+
+    def least_free_bytes(self) -> int:
+        """What the log grows by before it is rewritten, the live entries that are written again,
+        and what moves to LMDB."""
+        live_bytes = self._map.live_bytes + self._on_disk.waiting_bytes
+        until_rewrite = max(SMALLEST_DEAD_BYTES, live_bytes) - (self._log_bytes - live_bytes)
+        return max(0, until_rewrite) + live_bytes + _LEAST_BESIDE_BYTES
 
     def statistics(self) -> LogStateStatistics:
         on_disk = self._on_disk

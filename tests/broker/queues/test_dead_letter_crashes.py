@@ -25,8 +25,9 @@ import pytest
 import trio
 
 from kbroker.broker.broker import open_broker
+from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.options import StartOptions
-from kbroker.broker.queues import dead_letters
+from kbroker.broker.queues import dead_letter_writer, dead_letters
 from kbroker.errors import NoSpace
 from kbroker.formats.parked_records import REASON
 from kbroker.formats.state import DeadLetterKey, ParkedKey, read_entries
@@ -292,3 +293,26 @@ async def test_on_a_disk_that_is_full_now_and_then(tmp_path: Path, seed: int, pe
             tmp_path / str(life), moment, after if life else nothing, persister, seed=seed * 100 + life
         )
         moment = chooser.choice(moments[len(moments) // 8 :])
+
+
+@PERSISTERS
+async def test_while_the_disk_has_room_for_few_dead_letters_only(
+    tmp_path: Path, persister: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try admits one batch of the smallest size, or none: the cursor is saved long before. A
+    crash may come at each moment in between."""
+    chooser, refusals = Random(1), []
+
+    def room(_: DiskFloor, *, frees_segments: bool) -> int:
+        if chooser.random() < 0.5:
+            refusals.append(frees_segments)
+            return 0
+        return 9500
+
+    monkeypatch.setattr(DiskFloor, "letter_room", room)
+    monkeypatch.setattr(dead_letter_writer, "_LEAST_BATCH_BYTES", 1)
+    monkeypatch.setattr(dead_letters, "ROOM_RETRY_S", 0.01)
+    moments = await first_life(tmp_path, persister)
+    assert len(refusals) > len(POISON)
+    for number, moment in enumerate(moments):
+        await crashed(tmp_path / str(number), moment, nothing, persister)

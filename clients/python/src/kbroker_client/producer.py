@@ -45,6 +45,9 @@ _MAX_BUFFERED_BYTES: Final = 32 << 20
 _RECORD_BYTES: Final = 70
 """What a record takes beside its key and value, roughly."""
 _DELIVERY_S: Final = 120.0
+_REFUSED_S: Final = 5.0
+"""A broker whose disk is full refuses records with an error that clients repeat. After so long, in
+which it refused each attempt, the refusal is the outcome."""
 _LATE_S: Final = 0.25
 """How often the producer looks for records that are late."""
 _CLOSE_S: Final = 30.0
@@ -100,10 +103,12 @@ class _Batch:
 
 class _Partition:
     """- `batch`: under way, or to be sent again before anything new
+    - `refusal`: the answer to the last attempt of it; None: there was none, or nothing was refused
+    - `refused_s`: when that error began; only for a full disk
     - `most_bytes`: of a batch; less if the topic allows less
     """
 
-    __slots__ = ("batch", "most_bytes", "next_sequence", "producer_id", "queue")
+    __slots__ = ("batch", "most_bytes", "next_sequence", "producer_id", "queue", "refusal", "refused_s")
 
     def __init__(self) -> None:
         self.queue: deque[_Waiting] = deque()
@@ -111,6 +116,20 @@ class _Partition:
         self.most_bytes = _MAX_BATCH_BYTES
         self.producer_id = -1
         self.next_sequence = 0
+        self.refusal: KafkaError | None = None
+        self.refused_s: float | None = None
+
+    def note(self, refusal: KafkaError | None) -> None:
+        """The answer to an attempt. Refused for good is what was refused for _REFUSED_S."""
+        self.refusal = refusal
+        if refusal is None or refusal.code is not ErrorCode.kafka_storage_error:
+            self.refused_s = None
+        elif self.refused_s is None:
+            self.refused_s = anyio.current_time()
+
+    @property
+    def is_refused_for_good(self) -> bool:
+        return self.refused_s is not None and anyio.current_time() - self.refused_s >= _REFUSED_S
 
 
 class Producer:
@@ -205,8 +224,10 @@ class Producer:
         """Returns when the broker has the record, as durable as the broker's durability makes it.
         Without a partition the key decides, as in Kafka's Java client, or records go in turns.
 
-        Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A call that
-        is cancelled may have sent the record.
+        Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A broker
+        whose disk is full refuses records with KAFKA_STORAGE_ERROR: if it refuses every attempt of
+        5 s, its KafkaError is raised, and the record is not written. A call that is cancelled may
+        have sent the record.
         """
         waiting = await self._queue(topic, value, key, tuple(headers), partition, timestamp_ms)
         return await _outcome(waiting)
@@ -314,12 +335,13 @@ class Producer:
     def _give_up_late(self, partition: _Partition) -> None:
         now_s = anyio.current_time()
         while partition.queue and partition.queue[0].deadline_s <= now_s:
-            late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s")
+            late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s{_after(partition.refusal)}")
             self._finish(partition.queue.popleft(), None, late)
         if partition.batch is not None and partition.batch.waiting[0].deadline_s <= now_s:
-            self._fail(
-                partition, TimedOut(f"not answered within {self._delivery_timeout_s:g} s; it may be written")
-            )
+            text = f"not answered within {self._delivery_timeout_s:g} s; it may be written"
+            if partition.refusal is not None:
+                text = f"not confirmed within {self._delivery_timeout_s:g} s{_after(partition.refusal)}"
+            self._fail(partition, TimedOut(text))
 
     async def _request(self, node: int, places: list[TopicPartition]) -> None:
         try:
@@ -331,6 +353,8 @@ class Producer:
                 again = False
             except BrokerUnreachable as error:
                 logger.info("producer: %s", error)
+                for place in places:  # The attempt that got no answer may have written it.
+                    self._partitions[place].note(None)
                 again = True
             if again:
                 await self._look_again({place.topic for place in places})
@@ -421,11 +445,17 @@ class Producer:
         if partition.batch is not batch:
             return False  # It was given up while the request was under way.
         code = ErrorCode(row.error_code)
+        message = getattr(row, "error_message", None) or f"topic {place.topic}"
+        partition.note(KafkaError(code, message) if code in _RETRIABLE else None)
         if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
             base = row.base_offset if code is ErrorCode.none else -1
             partition.batch = None
             for index, waiting in enumerate(batch.waiting):
                 self._finish(waiting, Sent(*place, base + index if base >= 0 else -1), None)
+            return False
+        if partition.is_refused_for_good:
+            self._fail(partition, KafkaError(code, message))
+            partition.note(None)
             return False
         if code in _RETRIABLE:
             return True
@@ -439,7 +469,7 @@ class Producer:
             partition.queue.extendleft(reversed(batch.waiting))
             partition.batch = None
             return True
-        self._fail(partition, KafkaError(code, getattr(row, "error_message", None) or f"topic {place.topic}"))
+        self._fail(partition, KafkaError(code, message))
         return False
 
     def _fail(self, partition: _Partition, error: Exception) -> None:
@@ -461,6 +491,11 @@ class Producer:
         self._unsent -= 1
         self._buffered_bytes -= waiting.bytes
         self._room.set()
+
+
+def _after(refusal: KafkaError | None) -> str:
+    """What the broker answered to the last attempt."""
+    return "" if refusal is None else f"; the broker refused it: {refusal}"
 
 
 def _check_record(value: object, key: object, headers: Headers, timestamp_ms: int | None) -> None:
