@@ -193,8 +193,9 @@ _ABSENT: Final = ""
 
 
 class Owner(NamedTuple):
-    """Who shares a rate: a user, a client id, or a pair. "" for what does not matter. A rate is kept
-    for each owner, and clients choose their ids: of a long one the digest counts."""
+    """The clients that share a rate: those of a user, of a client id, or of a pair. "": it does
+    not matter. A rate is kept for each owner, and clients choose their ids: of a long one the
+    digest counts."""
 
     user: str
     client_id: str
