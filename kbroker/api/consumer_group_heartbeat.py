@@ -30,6 +30,7 @@ async def handle(request: Request) -> GroupHeartbeatReply:
     if names := wanted.subscribed_topic_names:
         missing = request.broker.missing_topics
         missing.subscribed(names, wanted.group_id, wanted.client_id, request.connection.client_host)
+    await groups.expressions.prepare(wanted.group_id, wanted.subscribed_topic_regex, wanted.rights)
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.consumer.heartbeat(wanted, now_ms=now_ms))
     except KafkaError as error:

@@ -146,7 +146,7 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
         finally:
             if broker.topics.by_id(topic.topic_id) is None:
                 broker.share_partitions.forget_topic(topic.partitions)
-                broker.fetch_sessions.topic_deleted()
+                broker.fetch_sessions.topic_deleted(topic.name, topic.topic_id, len(topic.partitions))
                 await broker.share_group_service.topic_deleted(topic.topic_id)
                 await broker.consumer_group_service.topic_deleted(topic.topic_id)
                 await broker.share_state.topic_deleted(topic.topic_id)

@@ -143,8 +143,9 @@ def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartit
         name = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
         forgotten += [(name, index) for index in topic.partitions]
     session = request.broker.fetch_sessions.fetch(
-        body.session_id, body.session_epoch, by_id, wanted, forgotten, request.connection.principal
-    )
+        body.session_id, body.session_epoch, by_id, wanted, forgotten, request.connection.principal,
+        request.connection.id,
+    )  # fmt: skip
     return session, _unique(wanted) if session is None else list(session.partitions.values())
 
 

@@ -19,21 +19,25 @@ from kbroker.api.transactions import STATE_NAMES
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.transactions import TransactionRecord
-from kbroker.groups.consumer.subscriptions import compile_regex
 from kbroker.security.acls import Operation, ResourceType
 
 _KNOWN_STATES = frozenset({*STATE_NAMES.values(), "Dead", "PrepareEpochFence"})
 """No id is ever in one of the last two here."""
 
 
-def handle(request: Request) -> Message:
+async def handle(request: Request) -> Message:
     service = request.broker.transactions
     if not service.is_ready:
         return _answer(ErrorCode.coordinator_load_in_progress)
-    try:
-        filters = _Filters(request.body)
-    except KafkaError as error:
-        return _answer(error.code)
+    filters = _Filters(request.body)
+    if filters.pattern:
+        ids = [transactional_id for transactional_id, _ in service.coordinator.records()]
+        try:
+            filters.ids = frozenset(
+                await request.broker.consumer_group_service.expressions.matching(filters.pattern, ids)
+            )
+        except KafkaError as error:
+            return _answer(error.code)
     rows = [
         {
             "transactional_id": transactional_id,
@@ -49,22 +53,22 @@ def handle(request: Request) -> Message:
 
 
 class _Filters:
-    """Raises INVALID_REGULAR_EXPRESSION."""
+    """`ids`: those that match `pattern`; None: there is none."""
 
     def __init__(self, body: Any) -> None:
         self.states = body.state_filters
         self._producer_ids = frozenset(body.producer_id_filters)
         self._duration_ms = getattr(body, "duration_filter", -1)
         self._now_ms = wall_clock_ms()
-        pattern = getattr(body, "transactional_id_pattern", None)
-        self._matches = compile_regex(pattern).fullmatch if pattern else None
+        self.pattern: str = getattr(body, "transactional_id_pattern", None) or ""
+        self.ids: frozenset[str] | None = None
 
     def match(self, transactional_id: str, record: TransactionRecord) -> bool:
         return (
             (not self.states or STATE_NAMES[record.state] in self.states)
             and (not self._producer_ids or record.producer_id in self._producer_ids)
             and (self._duration_ms < 0 or self._now_ms - record.started_ms > self._duration_ms)
-            and (self._matches is None or self._matches(transactional_id) is not None)
+            and (self.ids is None or transactional_id in self.ids)
         )
 
 

@@ -28,6 +28,7 @@ async def handle(request: Request) -> Message:
         rows = permitted(rows, rights, Operation.READ)
     wanted = [row.partition(each.partition_index) for row in rows for each in row.known()]
     groups = request.broker.consumer_group_service
+    await groups.expressions.prepare(body.group_id, None, None)  # Members may subscribe by one.
     try:
         errors = await groups.ask(lambda *_: groups.groups.delete_offsets(body.group_id, wanted))
     except KafkaError as error:

@@ -395,6 +395,7 @@ class Broker:
         waiting for an answer."""
         self.log_commits.start()
         self.share_partitions.connection_closed(connection.id)
+        self.fetch_sessions.connection_closed(connection.id)
 
     def start_closing(self) -> None:
         """Have waiting requests answered at once, with the records found so far."""

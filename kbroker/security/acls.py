@@ -27,6 +27,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The only resource of the kind CLUSTER."""
 WILDCARD: Final = "*"
 ANYONE: Final = "User:*"
+_LONGEST_ADDRESS: Final = 64
+"""Characters, with a scope. Longer texts are not remembered."""
 
 
 class ResourceType(IntEnum):
@@ -179,9 +181,13 @@ class AclFilter(NamedTuple):
         return acl.name == WILDCARD
 
 
-@lru_cache(maxsize=10_000)
 def canonical_host(text: str) -> str:
     """One spelling for each address; any other text as it is."""
+    return _canonical_host(text) if len(text) <= _LONGEST_ADDRESS else text
+
+
+@lru_cache(maxsize=10_000)
+def _canonical_host(text: str) -> str:
     try:
         address = ip_address(text)
     except ValueError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -186,12 +187,15 @@ class EntityFilter:
 # -- which quota holds
 # --------------------------------------------------------------------------------------------------
 
+_LONGEST_ID: Final = 64
 _ABSENT: Final = ""
 """In place of a name: the entity has no name of this type. No name is empty."""
 
 
 class Owner(NamedTuple):
-    """Who shares a rate: a user, a client id, or a pair. "" for what does not matter."""
+    """The clients that share a rate: those of a user, of a client id, or of a pair. "": it does
+    not matter. A rate is kept for each owner, and clients choose their ids: of a long one the
+    digest counts."""
 
     user: str
     client_id: str
@@ -253,17 +257,18 @@ class QuotaTable:
         limits = self._of_clients.get(key)
         if not limits:
             return None
+        owner_id = client_id if len(client_id) <= _LONGEST_ID else _digest(client_id)
         for name in (user, None):
             if client_id:
                 for asked in (client_id, None):
                     if (limit := limits.get((name, asked))) is not None:
-                        return Quota(limit, Owner(user, client_id))
+                        return Quota(limit, Owner(user, owner_id))
             if (limit := limits.get((name, _ABSENT))) is not None:
                 return Quota(limit, Owner(user, _ABSENT))
         if client_id:
             for asked in (client_id, None):
                 if (limit := limits.get((_ABSENT, asked))) is not None:
-                    return Quota(limit, Owner(_ABSENT, client_id))
+                    return Quota(limit, Owner(_ABSENT, owner_id))
         return None
 
     def of_address(self, host: str) -> float | None:
@@ -279,6 +284,10 @@ def _drop(groups: dict[K, dict[P, float]], key: K, place: P) -> None:
         group.pop(place, None)
         if not group:
             del groups[key]
+
+
+def _digest(client_id: str) -> str:
+    return blake2b(client_id.encode(), digest_size=16).hexdigest()
 
 
 def _address(host: str | None) -> str | None:

@@ -2,14 +2,18 @@
 costs one dictionary look-up for each topic.
 
 Connections of the same principal and address share one object. A change of the ACLs or of the
-authorizer empties the memory. It is also emptied when it is full, since clients choose the names.
+authorizer empties the memory. Clients choose the names, so it is bounded in bytes, each alone and
+all together (`SharedMemory`), and emptied when it is full. Names that are too long to exist are not
+remembered.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
+from weakref import WeakSet
 
 from kbroker.security.acls import SUPPORTED, Operation, ResourceType
 from kbroker.security.principals import Principal
@@ -18,21 +22,69 @@ from kbroker.security.spi import Authorizer
 logger = logging.getLogger(__name__)
 
 OnDenied: TypeAlias = Callable[["Rights", Operation, ResourceType, str], None]
-MAX_KNOWN: Final = 10_000
+MAX_BYTES: Final = 16 << 20
+"""Of one object: some 50 000 names."""
+MAX_SHARED_BYTES: Final = 64 << 20
+_LONGEST_NAME: Final = 249
+"""Of a topic. Longer names of groups and transactional ids are decided again each time."""
+_ENTRY_BYTES: Final = 200
+
+
+class SharedMemory:
+    """What all objects together remember."""
+
+    def __init__(self) -> None:
+        self._rights: WeakSet[Rights] = WeakSet()
+        self._added_bytes = 0
+        """Since the last look at all objects."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self._rights)
+
+    def join(self, rights: Rights) -> None:
+        self._rights.add(rights)
+
+    def added(self, size_bytes: int) -> None:
+        """Have those that remember most forget it, once an eighth of the bound was added."""
+        self._added_bytes += size_bytes
+        if self._added_bytes <= MAX_SHARED_BYTES // 8:
+            return
+        self._added_bytes = 0
+        total = self.bytes
+        for each in sorted(self._rights, key=lambda rights: rights.bytes, reverse=True):
+            if total <= MAX_SHARED_BYTES // 8 * 7:
+                return
+            total -= each.bytes
+            each.forget_names()
 
 
 class Rights:
-    """`on_denied(rights, operation, kind, name)` is called for each denied operation."""
+    """`on_denied(rights, operation, kind, name)` is called for each denied operation. `bytes`: what
+    it remembers."""
 
-    __slots__ = ("__weakref__", "_any", "_authorizer", "_known", "_on_denied", "host", "principal", "version")
+    __slots__ = (
+        "__weakref__", "_any", "_authorizer", "_known", "_memory", "_on_denied", "bytes", "host",
+        "principal", "version",
+    )  # fmt: skip
 
-    def __init__(self, principal: Principal, host: str, authorizer: Authorizer, on_denied: OnDenied) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        host: str,
+        authorizer: Authorizer,
+        on_denied: OnDenied,
+        memory: SharedMemory,
+    ) -> None:
         self.principal = principal
         self.host = host
         self.version = 0
         """Rises whenever the answers may be other ones."""
         self._authorizer = authorizer
         self._on_denied = on_denied
+        self._memory = memory
+        self.bytes = 0
+        memory.join(self)
         self._known: dict[tuple[Operation, ResourceType, str], bool] = {}
         self._any: dict[tuple[Operation, ResourceType], bool] = {}
 
@@ -75,8 +127,13 @@ class Rights:
     def forget(self) -> None:
         """Ask the authorizer again from now on."""
         self.version += 1
-        self._known.clear()
+        self.forget_names()
         self._any.clear()
+
+    def forget_names(self) -> None:
+        """Only to save memory: the answers are the same."""
+        self._known.clear()
+        self.bytes = 0
 
     @property
     def known(self) -> Mapping[tuple[Operation, ResourceType, str], bool]:
@@ -89,9 +146,13 @@ class Rights:
         except Exception:  # It may be a plugin.
             self._log_failure()
             return False
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[operation, kind, name] = is_allowed
+        if len(name) <= _LONGEST_NAME:
+            if self.bytes >= MAX_BYTES:
+                self.forget_names()
+            size_bytes = _ENTRY_BYTES + sys.getsizeof(name)
+            self._known[operation, kind, name] = is_allowed
+            self.bytes += size_bytes
+            self._memory.added(size_bytes)
         return is_allowed
 
     def _log_failure(self) -> None:

@@ -226,7 +226,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_INT,
         default="1000",
         minimum=0,
-        doc="Fetch sessions kept at one time; other consumers name their partitions in every request.",
+        doc="Fetch sessions kept at one time, in at most 128 MiB (250 000 partitions; one session a quarter "
+        "of them). Other consumers name their partitions in every request.",
     ),
     *SHARE_GROUP_CONFIGS,
     ConfigDef(

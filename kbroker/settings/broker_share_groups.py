@@ -92,7 +92,7 @@ SHARE_GROUP_CONFIGS: Final = (
         type=_INT,
         default="2000",
         minimum=1,
-        doc="Share sessions kept at one time, over all groups.",
+        doc="Share sessions kept at one time, over all groups, with at most 500 000 partitions together.",
     ),
     ConfigDef(
         name="group.share.assignors",

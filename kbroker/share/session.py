@@ -15,11 +15,11 @@ forgets, and all sessions of a closed connection but the newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import TopicPartition
@@ -27,6 +27,8 @@ from kbroker.share.persister import TopicPartition
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
+MAX_PARTITIONS: Final = 500_000
+"""Of all sessions together, which take some 250 bytes each."""
 _ROW_DUE, _SERVED_IN = attrgetter("row_due"), attrgetter("served_in")
 
 
@@ -189,7 +191,8 @@ class ShareSessionsStatistics:
 
 
 class ShareSessions:
-    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions).
+    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions)
+    with MAX_PARTITIONS together.
     `may_hold(group_id, partition)`: whether that share-partition exists now, so that members may
     hold records of it."""
 
@@ -201,6 +204,7 @@ class ShareSessions:
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
         self._groups: Counter[str] = Counter()
+        self._partitions = 0
         self._evictions = 0
         self._refused = 0
 
@@ -227,12 +231,17 @@ class ShareSessions:
         """
         if epoch == INITIAL_EPOCH:
             return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks)
+        if add and epoch != FINAL_EPOCH:
+            self._check_room(len(add))
         session = self._expect(group_id, member_id, epoch)
         if epoch == FINAL_EPOCH:
             return FetchPlan(session, epoch, is_final=True)
-        session._add(add, row_due=True)
-        if forget:
-            session._forget(forget)
+        if add or forget:
+            before = len(session._places)
+            session._add(add, row_due=True)
+            if forget:
+                session._forget(forget)
+            self._partitions += len(session._places) - before
         return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), expected_epoch=session.epoch)
 
     def acknowledge(
@@ -288,10 +297,9 @@ class ShareSessions:
         return group_id in self._groups
 
     def statistics(self) -> ShareSessionsStatistics:
-        partitions = sum(len(session._places) for session in self._sessions.values())
         held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
         return ShareSessionsStatistics(
-            len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused
+            len(self._sessions), self._partitions, held_elsewhere, self._evictions, self._refused
         )
 
     def _open(
@@ -303,14 +311,21 @@ class ShareSessions:
         if replaced is None and len(self._sessions) >= self.max_sessions:
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
+        self._check_room(len(add), () if replaced is None else replaced._places)
         if replaced is not None:
             self._remove(replaced)
         session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
         session._add(add, row_due=False)
+        self._partitions += len(session._places)
         self._sessions[key] = session
         self._groups[key.group_id] += 1
         self._by_connection.setdefault(connection_id, {})[key] = session
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
+
+    def _check_room(self, more: int, less: Sized = ()) -> None:
+        if self._partitions - len(less) + more > MAX_PARTITIONS:
+            self._refused += 1
+            raise KafkaError(ErrorCode.share_session_limit_reached)
 
     def _expect(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         """The session, with its epoch consumed. The final epoch is not compared and consumes
@@ -326,6 +341,7 @@ class ShareSessions:
 
     def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.key]
+        self._partitions -= len(session._places)
         self._groups[session.key.group_id] -= 1
         if not self._groups[session.key.group_id]:
             del self._groups[session.key.group_id]

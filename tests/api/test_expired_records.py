@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.broker import configs
 from kbroker.broker.queues import expiry, share_partitions
@@ -240,6 +243,52 @@ class TestExpired:
             assert await take(member, key, 200) == [], "it came back too late"
             assert engine_of(client, key).statistics().expired == 1
             await is_all_done(client)
+
+    async def test_an_idle_queue_costs_no_look_a_second(self, connect: Connect) -> None:
+        """Two thousand of them would cost the loop all the time."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, {**SETTINGS, "kbroker.queue.ttl.ms": "5000"})
+            await heartbeat(client, "m1", 0)
+            member = Member(client, "m1")
+            assert await take(member, key, 10) == []
+            partitions = client.broker.share_partitions
+            (loaded,) = partitions._loaded.values()
+            engine = engine_of(client, key)
+            looker = partitions.scanner._expiry
+
+            def pause_s() -> float:
+                return looker.pause_s(loaded, engine)
+
+            await until(lambda: pause_s() == math.inf)
+            await send(client, 0)
+            await until(lambda: 1 <= pause_s() <= 5)
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
+            assert pause_s() == 1, "the member may return it"
+            await member.acknowledge({key: [(0, 0, [ACCEPT])]})
+            await until(lambda: pause_s() == math.inf)
+
+    async def test_looks_at_idle_queues_are_few(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        looks = 0
+        look = expiry.Expiry.look
+
+        async def counted(self: expiry.Expiry, *arguments: Any) -> bool:
+            nonlocal looks
+            looks += 1
+            return await look(self, *arguments)
+
+        monkeypatch.setattr(expiry.Expiry, "look", counted)
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await heartbeat(client, "m1", 0)
+            assert await take(Member(client, "m1"), key, 10) == []
+            assert looks > 0
+            looks = 0
+            await trio.sleep(30)
+            assert looks <= 3, "30 when it looked each second"
 
     async def test_parked_ones_expire_when_their_turn_comes(self, connect: Connect, later: list[int]) -> None:
         """A redelivery expires by the record's age, a scheduled record by its due time."""

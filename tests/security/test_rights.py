@@ -12,7 +12,7 @@ from kbroker.security import rights as rights_module
 from kbroker.security.acls import AclTable, Operation, ResourceType
 from kbroker.security.authorizer import StandardAuthorizer
 from kbroker.security.principals import Principal, user
-from kbroker.security.rights import Rights
+from kbroker.security.rights import Rights, SharedMemory
 from kbroker.security.spi import Authorizer
 from tests.security.acl_strategies import entry
 
@@ -21,13 +21,14 @@ BOB = user("bob")
 Denied = list[tuple[Principal, Operation, ResourceType, str]]
 
 
-def rights_of(authorizer: Authorizer) -> tuple[Rights, Denied]:
+def rights_of(authorizer: Authorizer, memory: SharedMemory | None = None) -> tuple[Rights, Denied]:
     denied: Denied = []
     made = Rights(
         BOB,
         "10.0.0.1",
         authorizer,
         lambda rights, operation, kind, name: denied.append((rights.principal, operation, kind, name)),
+        memory or SharedMemory(),
     )
     return made, denied
 
@@ -76,12 +77,36 @@ def test_answers_are_remembered_until_something_changes() -> None:
 
 
 def test_names_that_clients_invent_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rights_module, "MAX_KNOWN", 10)
+    monkeypatch.setattr(rights_module, "MAX_BYTES", 5000)
     rights, _ = rights_of(standard(Operation.READ))
-    for number in range(35):
+    for number in range(350):
         rights.has(Operation.READ, TOPIC, f"invented-{number}")
-    assert len(rights.known) == 5
+        assert len(rights.known) < 25
     assert rights.allows(Operation.READ, TOPIC, "t")
+
+
+def test_names_that_cannot_exist_are_not_remembered() -> None:
+    """Nine thousand names of 32 KB took 314 MiB."""
+    rights, _ = rights_of(standard(Operation.READ))
+    for number in range(1000):
+        assert not rights.has(Operation.READ, TOPIC, f"{number}-{'x' * 32_000}")
+    assert (len(rights.known), rights.bytes) == (0, 0)
+
+
+def test_all_clients_together_remember_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address has its own memory, and a client may have many addresses."""
+    monkeypatch.setattr(rights_module, "MAX_SHARED_BYTES", 80_000)
+    memory = SharedMemory()
+    modest, _ = rights_of(standard(Operation.READ), memory)
+    assert modest.allows(Operation.READ, TOPIC, "t")
+    many = [rights_of(standard(Operation.READ), memory)[0] for _ in range(20)]
+    for number in range(200):
+        for each in many:
+            each.has(Operation.READ, TOPIC, f"invented-{number}")
+        assert memory.bytes <= 80_000 + 20 * 300
+    assert len(modest.known) == 1, "those that remember most forget first"
+    del many[:], each
+    assert memory.bytes == modest.bytes
 
 
 class Broken(Authorizer):

@@ -14,6 +14,7 @@ import trio
 
 from kbroker.broker.configs import Configs
 from kbroker.broker.groups.deletion import decide_deletion
+from kbroker.broker.groups.expressions import ExpressionService
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.errors import ErrorCode
 from kbroker.formats.state import GroupKey, GroupOffsetKey, PendingOffsetKey
@@ -35,6 +36,7 @@ class ConsumerGroupService:
 
     def __init__(self, runner: DecisionRunner[Groups], configs: Configs, *, expiry_interval_s: float) -> None:
         self.groups = runner.coordinator
+        self.expressions = ExpressionService(self.groups.consumer)
         self.ask = runner.ask
         self.refuse_waiting = runner.refuse_waiting
         self.topic_deleted = runner.topic_deleted

@@ -1,21 +1,29 @@
 """Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only the
 changes.
 
-A session is found by its number and belongs to a principal, but to no connection. When the cache is
-full, the least recently used session is evicted; its client starts over after
-FETCH_SESSION_ID_NOT_FOUND.
+A session is found by its number and belongs to a principal, but to no connection. The cache is
+bounded in sessions and in bytes, as clients determine how many partitions a session has. When it is
+full, sessions are evicted: first those whose last request came over a connection that is closed,
+then the least recently used. Their clients start over after FETCH_SESSION_ID_NOT_FOUND.
+
+A session that would take too large a part of the cache, or that has a name that no topic can have,
+does not begin: its client names all partitions in every request, as with a cache without slots.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
+from uuid import UUID
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.responses import FetchRow
+from kbroker.protocol.topic_names import is_legal
 from kbroker.security.principals import Principal
 
 TopicKey: TypeAlias = str | int
@@ -25,6 +33,14 @@ cheaper to hash than a UUID."""
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _MAX_EPOCH = (1 << 31) - 1
+
+MAX_BYTES: Final = 128 << 20
+"""Of all sessions. That is 250 000 partitions."""
+MAX_SESSION_BYTES: Final = MAX_BYTES // 4
+_SESSION_BYTES: Final = 2000
+_TOPIC_BYTES: Final = 400
+_PARTITION_BYTES: Final = 500
+"""As measured, rounded up."""
 
 
 class FetchPartition:
@@ -67,28 +83,57 @@ FetchRows: TypeAlias = list[tuple[FetchPartition, FetchRow]]
 
 
 class FetchSession:
-    """The partitions of one incremental session, in the order in which they are served. `owner`:
-    whose client began it."""
+    """The partitions of one incremental session, in the order in which they are served.
 
-    __slots__ = ("by_id", "epoch", "owner", "partitions", "session_id")
+    - `owner`: whose client began it
+    - `connection_id`: over which its last request came
+    - `topics`: how many of its partitions each topic has
+    - `bytes`: what it takes in memory, about"""
 
-    def __init__(self, session_id: int, by_id: bool, owner: Principal) -> None:
+    __slots__ = ("by_id", "bytes", "connection_id", "epoch", "owner", "partitions", "session_id", "topics")
+
+    def __init__(self, session_id: int, by_id: bool, owner: Principal, connection_id: int) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.owner = owner
+        self.connection_id = connection_id
         self.epoch = 1
         self.partitions: OrderedDict[tuple[TopicKey, int], FetchPartition] = OrderedDict()
+        self.topics: dict[TopicKey, int] = {}
+        self.bytes = _SESSION_BYTES
 
-    def update(self, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
-        """A partition that is both wanted and forgotten is forgotten, as in Kafka."""
-        partitions = self.partitions
+    def update(
+        self, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
+    ) -> tuple[list[TopicKey], list[TopicKey]]:
+        """A partition that is both wanted and forgotten is forgotten, as in Kafka. Returns the
+        topics that are new in the session, and those that have left it."""
+        partitions, topics = self.partitions, self.topics
+        new: list[TopicKey] = []
+        left: list[TopicKey] = []
         for asked in wanted:
             before = partitions.get(asked.key)
             if before is not None:
                 asked.found, asked.known = before.found, before.known
+            else:
+                name = asked.key[0]
+                if name in topics:
+                    topics[name] += 1
+                else:
+                    topics[name] = 1
+                    new.append(name)
+                    self.bytes += _TOPIC_BYTES + sys.getsizeof(name)
+                self.bytes += _PARTITION_BYTES
             partitions[asked.key] = asked
         for key in forgotten:
-            partitions.pop(key, None)
+            if partitions.pop(key, None) is not None:
+                name = key[0]
+                topics[name] -= 1
+                self.bytes -= _PARTITION_BYTES
+                if not topics[name]:
+                    del topics[name]
+                    left.append(name)
+                    self.bytes -= _TOPIC_BYTES + sys.getsizeof(name)
+        return new, left
 
     def due(self, rows: FetchRows) -> FetchRows:
         """The rows with news for the client, and only those; remembers what it knows from then on.
@@ -111,6 +156,7 @@ class FetchSessionsStatistics:
     sessions: int
     partitions: int
     evictions: int
+    bytes: int
 
 
 class FetchSessions:
@@ -119,20 +165,34 @@ class FetchSessions:
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._by_connection: dict[int, dict[int, FetchSession]] = {}
+        self._left: dict[int, FetchSession] = {}
+        """Those whose connection has closed, in that order."""
+        self._by_topic: dict[TopicKey, dict[int, FetchSession]] = {}
+        self._bytes = 0
         self._evictions = 0
 
     def statistics(self) -> FetchSessionsStatistics:
         return FetchSessionsStatistics(
-            len(self._sessions), sum(len(s.partitions) for s in self._sessions.values()), self._evictions
+            len(self._sessions),
+            sum(len(session.partitions) for session in self._sessions.values()),
+            self._evictions,
+            self._bytes,
         )
 
-    def topic_deleted(self) -> None:
+    def topic_deleted(self, name: str, topic_id: UUID, partitions: int) -> None:
         """Release the deleted partitions: sessions of clients that have disappeared stay until they
         are evicted."""
-        for session in self._sessions.values():
-            for asked in session.partitions.values():
-                if asked.found is not None and asked.found.deleted:
-                    asked.found = None
+        for key in (name, topic_id.int):
+            for session in self._by_topic.get(key, {}).values():
+                for number in range(partitions):
+                    asked = session.partitions.get((key, number))
+                    if asked is not None and asked.found is not None and asked.found.deleted:
+                        asked.found = None
+
+    def connection_closed(self, connection_id: int) -> None:
+        """The sessions that it used last are evicted before all others."""
+        self._left.update(self._by_connection.pop(connection_id, {}))
 
     def fetch(
         self,
@@ -142,6 +202,7 @@ class FetchSessions:
         wanted: list[FetchPartition],
         forgotten: list[tuple[TopicKey, int]],
         owner: Principal,
+        connection_id: int,
     ) -> FetchSession | None:
         """The session of this request; None for a fetch without one. A session of another principal
         is not found: answers name its topics, and its number can be guessed.
@@ -153,8 +214,8 @@ class FetchSessions:
             session = None
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
-                del self._sessions[session_id]
-            return self._open(by_id, wanted, owner) if epoch == INITIAL_EPOCH else None
+                self.forget(session)
+            return self._open(by_id, wanted, owner, connection_id) if epoch == INITIAL_EPOCH else None
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != epoch:
@@ -162,24 +223,76 @@ class FetchSessions:
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.fetch_session_topic_id_error)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
-        session.update(wanted, forgotten)
         self._sessions.move_to_end(session_id)
+        if session.connection_id != connection_id or session_id in self._left:
+            self._detach(session)
+            self._attach(session, connection_id)
+        if (wanted or forgotten) and not self._update(session, wanted, forgotten):
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
         return session
 
     def forget(self, session: FetchSession) -> None:
         """End a session of which the client will not learn."""
-        self._sessions.pop(session.session_id, None)
+        if self._sessions.pop(session.session_id, None) is None:
+            return
+        self._detach(session)
+        self._unlist(session, session.topics)
+        self._bytes -= session.bytes
 
-    def _open(self, by_id: bool, wanted: list[FetchPartition], owner: Principal) -> FetchSession | None:
+    def _open(
+        self, by_id: bool, wanted: list[FetchPartition], owner: Principal, connection_id: int
+    ) -> FetchSession | None:
         if self._max_sessions <= 0:
             return None
         if len(self._sessions) >= self._max_sessions:
-            self._sessions.popitem(last=False)
-            self._evictions += 1
+            self._evict()
         session_id = random.randint(1, _MAX_EPOCH)
         while session_id in self._sessions:
             session_id = random.randint(1, _MAX_EPOCH)
-        session = FetchSession(session_id, by_id, owner)
-        session.update(wanted, [])
+        session = FetchSession(session_id, by_id, owner, connection_id)
         self._sessions[session_id] = session
-        return session
+        self._bytes += session.bytes
+        self._attach(session, connection_id)
+        return session if self._update(session, wanted, []) else None
+
+    def _update(
+        self, session: FetchSession, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
+    ) -> bool:
+        """False: it must not be kept, and has ended."""
+        before = session.bytes
+        new, left = session.update(wanted, forgotten)
+        self._bytes += session.bytes - before
+        for key in new:
+            self._by_topic.setdefault(key, {})[session.session_id] = session
+        self._unlist(session, left)
+        if session.bytes > MAX_SESSION_BYTES or not all(isinstance(key, int) or is_legal(key) for key in new):
+            self.forget(session)
+            return False
+        while self._bytes > MAX_BYTES:
+            self._evict()
+        return True
+
+    def _evict(self) -> None:
+        """One that the client of this request does not use: that is the last in both."""
+        self.forget(next(iter((self._left or self._sessions).values())))
+        self._evictions += 1
+
+    def _attach(self, session: FetchSession, connection_id: int) -> None:
+        session.connection_id = connection_id
+        self._by_connection.setdefault(connection_id, {})[session.session_id] = session
+
+    def _detach(self, session: FetchSession) -> None:
+        self._left.pop(session.session_id, None)
+        own = self._by_connection.get(session.connection_id)
+        if own is not None:
+            own.pop(session.session_id, None)
+            if not own:
+                del self._by_connection[session.connection_id]
+
+    def _unlist(self, session: FetchSession, topics: Iterable[TopicKey]) -> None:
+        for key in topics:
+            listed = self._by_topic.get(key)
+            if listed is not None:
+                listed.pop(session.session_id, None)
+                if not listed:
+                    del self._by_topic[key]

@@ -6,7 +6,8 @@
 The age of a record is stored only in its batch. So a batch is opened once before members get its
 records, and the times of its records are kept in memory for all groups. A fetch checks the records
 that it is about to acquire. The scanner (scanner.py) checks the oldest records each second, so that
-they expire without a fetch. A record that a member holds does not expire.
+they expire without a fetch; in an idle share-partition when the oldest batch expires (`pause_s`).
+A record that a member holds does not expire.
 
 A record without a timestamp does not expire, nor does one in a batch that cannot be read: the
 member that gets it notices that.
@@ -14,6 +15,7 @@ member that gets it notices that.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +34,7 @@ from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.schedule_headers import MARK, due_of
 from kbroker.formats.turns import Turn
 from kbroker.share.effects import Persist
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import LogId
 
@@ -46,6 +49,9 @@ _KEPT_NUMBERS = 1 << 20
 _NUMBERS_OF_A_BATCH = 16
 """The cost of a batch besides the times of its records."""
 _NEVER: Final = (1 << 63) - 1
+_LOOK_S: Final = LOOK_AT_THE_CLOCK_MS / 1000
+_LONGEST_PAUSE_S: Final = 10.0
+"""The wall clock may be set meanwhile."""
 
 _Key: TypeAlias = tuple[LogId, int, int, bool]
 """Log, base offset, CRC, whether schedules matter."""
@@ -184,6 +190,7 @@ class Expiry:
         if must_wait(engine):
             return False
         offset, partition = engine.next_available(), loaded.partition
+        loaded.expires_ms = None
         has_changed = False
         end_offset = loaded.visible.high_watermark
         if offset is not None and offset < end_offset:
@@ -191,9 +198,24 @@ class Expiry:
             batches = loaded.walk(views, offset, 1, end_offset)
             if not loaded.gone:
                 has_changed = await self.give_up(loaded, engine, batches)
+                loaded.expires_ms = self._first_of(loaded, engine, batches)
         if engine.parking is not None and engine.parking.ready and not loaded.gone:
             has_changed |= await self._look_at_parked(loaded, engine)
         return has_changed
+
+    def pause_s(self, loaded: LoadedSharePartition, engine: SharePartition) -> float:
+        """How long nothing expires after a `look` that found nothing, unless the share-partition
+        changes. Thousands of idle ones must not cost a look a second each: without unfinished
+        records nothing expires, and if members only have to fetch, the oldest batch comes first."""
+        parking = engine.parking
+        if not engine.is_settled or (parking is not None and (parking.waiting or parking.entries)):
+            return _LOOK_S
+        if engine.start_offset >= loaded.visible.high_watermark:
+            return math.inf
+        if loaded.expires_ms is None:
+            return _LOOK_S
+        left_s = (loaded.expires_ms + engine.settings.ttl_ms - wall_clock_ms()) / 1000
+        return min(max(left_s, _LOOK_S), _LONGEST_PAUSE_S)
 
     async def _look_at_parked(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
         assert engine.parking is not None
@@ -212,6 +234,18 @@ class Expiry:
         return has_changed
 
     # -- times of batches
+
+    def _first_of(
+        self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
+    ) -> int | None:
+        """When the first age of the oldest batch starts; None: `give_up` has not learnt it."""
+        if len(batches) != 1 or batches[0][2]:
+            return None
+        _, _, _, view, start, end = batches[0]
+        turn = Turn()
+        turn.end()
+        times = self._find(loaded.partition, view[start:end], turn, schedules=engine.settings.schedules)
+        return None if times is None else times.earliest_ms
 
     def _find(
         self, partition: Partition, stored: memoryview, turn: Turn, *, schedules: bool

@@ -31,9 +31,9 @@ class LoadedSharePartition:
     as it is settled."""
 
     __slots__ = (
-        "__weakref__", "committed", "engine", "error", "gone", "is_parked_turn", "key", "metrics",
-        "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled", "sparse",
-        "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
+        "__weakref__", "committed", "engine", "error", "expires_ms", "gone", "is_parked_turn", "key",
+        "metrics", "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
+        "sparse", "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -48,6 +48,8 @@ class LoadedSharePartition:
         self.engine: SharePartition | None = None
         self.metrics: ShareGroupMetrics | None = None
         self.error: KafkaError | None = None
+        self.expires_ms: int | None = None
+        """When the first age of the oldest batch starts, as expiry.py found; None: not known."""
         self.gone = False
         self.retiring = False
         self.waiters = Waiters()

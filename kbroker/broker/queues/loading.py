@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import trio
+
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time
 from kbroker.broker.queues.parked_left import parks_of
@@ -66,15 +68,20 @@ async def load_share_partition(
     settings: ShareSettings,
     reset_policy: Callable[[], str],
     is_forgotten: Callable[[], bool],
+    turn: trio.Lock,
 ) -> LoadedState:
-    """`is_forgotten()`: whether the state was altered or deleted since it was read, so that it must
-    not be written.
+    """- `is_forgotten()`: whether the state was altered or deleted since it was read, so that it
+      must not be written
+    - `turn`: of all loads of the broker. Each has its turn for reading the state and for putting it
+      into memory, tens of milliseconds for ten thousand scattered records, and other clients are
+      served between two turns
 
     Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration
     finds no record, and UNKNOWN_SERVER_ERROR for inconsistent state."""
     if not group_id:  # The persister returns no row for it.
         raise KafkaError(ErrorCode.unknown_server_error, "The group id must not be empty.")
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
+    await _take(turn)
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
     _check(state)
     start_offset = state.start_offset
@@ -99,8 +106,22 @@ async def load_share_partition(
     ):
         start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
     await drop_void_reasons(persister, group_id, key, batches)
+    await _take(turn)
+    engine = _engine_of(group_id, partition, settings, state, start_offset, batches)
+    return LoadedState(engine, state.waiting, await _kept_from(persister, group_id, key, state.waiting))
+
+
+def _engine_of(
+    group_id: str,
+    partition: Partition,
+    settings: ShareSettings,
+    state: ReadResult,
+    start_offset: int,
+    batches: Sequence[StateBatch],
+) -> SharePartition:
+    """Raises KafkaError for an inconsistent state."""
     try:
-        engine = SharePartition.load(
+        return SharePartition.load(
             settings,
             start_offset=start_offset,
             state_batches=batches,
@@ -112,11 +133,17 @@ async def load_share_partition(
             "share-partition %s:%s-%d cannot be loaded: %s",
             group_id,
             partition.topic_name,
-            key.partition,
+            partition.log.partition,
             error,
         )
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-    return LoadedState(engine, state.waiting, await _kept_from(persister, group_id, key, state.waiting))
+
+
+async def _take(turn: trio.Lock) -> None:
+    """Wait for the other loads, and then for one turn of the loop. The next load may only continue
+    in a later turn, so the lock need not be held for what follows."""
+    async with turn:
+        await trio.lowlevel.checkpoint()
 
 
 async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, waiting: int) -> int:

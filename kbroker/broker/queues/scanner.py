@@ -42,7 +42,6 @@ from kbroker.seldom import Seldom
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
-from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -138,9 +137,8 @@ class Scanner:
                 else:
                     if any(each.keys is None or len(each.keys) > _KEPT_KEYS for each in known.values()):
                         known.clear()
-                    with trio.move_on_after(
-                        LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf
-                    ):
+                    ttl_ms = engine.settings.ttl_ms
+                    with trio.move_on_after(self._expiry.pause_s(loaded, engine) if ttl_ms else math.inf):
                         await waiter.wait()
         finally:
             loaded.partition.waiters.discard(waiter)

@@ -85,6 +85,7 @@ class SharePartitions:
         self.expiry = Expiry(self.saving.save_later, self.parked.record_of)
         self.scanner = Scanner(persister, background, self.saving, self.expiry, self.schedule, flush)
         self._loaded: dict[Key, LoadedSharePartition] = {}
+        self._load_turn = trio.Lock()
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._dead_letters = DeadLetterHooks()
         self.held: dict[str, HeldRecords] = {}
@@ -168,6 +169,7 @@ class SharePartitions:
                 self.settings(group_id),
                 lambda: self._reset_policy(group_id),
                 lambda: loaded.gone,
+                self._load_turn,
             )
         except KafkaError as error:
             self._not_loaded(

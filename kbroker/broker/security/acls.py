@@ -38,7 +38,7 @@ from kbroker.security.acls import (
 )
 from kbroker.security.authorizer import StandardAuthorizer, parse_super_users
 from kbroker.security.principals import Principal
-from kbroker.security.rights import Rights
+from kbroker.security.rights import Rights, SharedMemory
 from kbroker.security.spi import Authorizer, AuthorizerContext
 from kbroker.seldom import Seldom
 from kbroker.settings.altering import BrokerConfig
@@ -77,6 +77,7 @@ class Acls:
         self._changing = trio.Lock()
         self._table = AclTable()
         self._rights: WeakValueDictionary[tuple[Principal, str], Rights] = WeakValueDictionary()
+        self._memory = SharedMemory()
         self._seldom = Seldom(_LOG_INTERVAL_S)
         self._denied: Counter[tuple[Operation, ResourceType]] = Counter()
         self.version = 0
@@ -119,7 +120,7 @@ class Acls:
         key = principal, canonical_host(host)
         rights = self._rights.get(key)
         if rights is None:
-            self._rights[key] = rights = Rights(*key, self._authorizer, self._note_denied)
+            self._rights[key] = rights = Rights(*key, self._authorizer, self._note_denied, self._memory)
         return rights
 
     # --- changes ---

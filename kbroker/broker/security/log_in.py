@@ -117,7 +117,7 @@ class LogIn:
     async def _checked(self, wanted: TokenCheck) -> Outcome:
         assert self._token_keys is not None
         try:
-            bearer = await self._token_keys.bearer_of(wanted.token)
+            bearer = await self._token_keys.bearer_of(wanted.token, self._host)
         except TokenRefused as refused:
             self._token_fault = f": {refused}"
             bearer = None

@@ -3,17 +3,20 @@
 One task reads the key set, so that there is never a second read at the same time: at the start,
 every sasl.oauthbearer.jwks.endpoint.refresh.ms, and when a token names a key that is not in it.
 Anybody can send such a token. So that happens at most every few seconds, and a bounded number of
-log-ins wait for it. If a read fails, the keys stay that there are.
+log-ins wait for it, and for the threads. Addresses share these places (fair_queue.py). If a read
+fails, the keys stay that there are.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from typing import Final
 
 import trio
 
+from kbroker.broker.security.fair_queue import FairQueue, QueueFull
 from kbroker.client.fetching import FetchFailed, fetch
 from kbroker.clock import wall_clock_ms
 from kbroker.security.oauth_keys import Key, read_keys
@@ -51,8 +54,8 @@ class TokenKeys:
         self._keys: tuple[Key, ...] = ()
         self._threads = trio.CapacityLimiter(_CHECKS_AT_A_TIME)
         self._seldom = Seldom(_REPORT_EVERY_S)
-        self._checks = 0
-        self._waiting = 0
+        self._checks = FairQueue(_CHECKS_AT_A_TIME + _WAITING)
+        self._waits = FairQueue(_WAITING)
         self._wanted = trio.Event()
         self._reading: trio.Event | None = trio.Event()
         """Set when the read under way has ended; None: there is none. The first one is to come."""
@@ -61,44 +64,38 @@ class TokenKeys:
     # -- tokens
     # ----------------------------------------------------------------------------------------------
 
-    async def bearer_of(self, text: str) -> Bearer:
-        """The bearer of a good token. Raises TokenRefused."""
+    async def bearer_of(self, text: str, host: str) -> Bearer:
+        """The bearer of a good token, which a client at this address has sent. Raises
+        TokenRefused."""
         token = read_token(text)
         try:
             candidates(token, self._keys)
         except UnknownKey:
-            await self._read_for_unknown()
-        return await self._check(token)
+            await self._read_for_unknown(host)
+        return await self._check(token, host)
 
-    async def _check(self, token: Signed) -> Bearer:
-        if self._checks >= _CHECKS_AT_A_TIME + _WAITING:
-            raise TokenRefused("too many tokens wait to be checked")
-        self._checks += 1
+    async def _check(self, token: Signed, host: str) -> Bearer:
         try:
-            return await trio.to_thread.run_sync(self._checked, token, limiter=self._threads)
-        finally:
-            self._checks -= 1
+            with self._checks.place(host):
+                return await trio.to_thread.run_sync(self._checked, token, limiter=self._threads)
+        except QueueFull:
+            raise TokenRefused("too many tokens wait to be checked") from None
 
     def _checked(self, token: Signed) -> Bearer:
         """In a thread. The time is read here, since the token may have waited for the thread."""
         return check_token(token, self._keys, self._settings.rules, wall_clock_ms() / 1000)
 
-    async def _read_for_unknown(self) -> None:
+    async def _read_for_unknown(self, host: str) -> None:
         """Wait until the key set has been read once more, if that may be now."""
         if self._reading is None:
-            if trio.current_time() < self._not_before or self._waiting >= _WAITING:
+            if trio.current_time() < self._not_before:
                 return
             self._reading = trio.Event()
             self._not_before = trio.current_time() + UNKNOWN_EVERY_S
             self._wanted.set()
-        if self._waiting >= _WAITING:
-            return
-        self._waiting += 1
-        try:
-            with trio.move_on_after(READ_S):
-                await self._reading.wait()
-        finally:
-            self._waiting -= 1
+        reading = self._reading
+        with suppress(QueueFull), self._waits.place(host), trio.move_on_after(READ_S):
+            await reading.wait()
 
     # -- keys
     # ----------------------------------------------------------------------------------------------

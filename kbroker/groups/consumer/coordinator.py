@@ -48,7 +48,7 @@ from kbroker.groups.consumer.messages import (
 from kbroker.groups.consumer.rebalance import ConsumerRebalances, ConsumerTimerKind, with_new
 from kbroker.groups.consumer.reconciliation import MemberState, Owned
 from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
-from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
+from kbroker.groups.consumer.subscriptions import Subscriptions
 from kbroker.groups.ids import CONSUMER, GroupIds, ListedGroup
 from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import Outcome, Records, together
@@ -117,7 +117,7 @@ class ConsumerGroups:
         self._check_size(group, member_id)
         old = replaced_member(group, request, member_id)
         if request.subscribed_topic_regex:
-            compile_regex(request.subscribed_topic_regex)
+            self.rebalances.subscriptions.expressions.compiled(request.subscribed_topic_regex)
         records = Records(request.group_id, self.times)
         self._adopt(group, records, now_ms)
         member = self._member(group, old, member_id, records)

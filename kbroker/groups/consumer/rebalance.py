@@ -89,8 +89,8 @@ class ConsumerRebalances:
         if not regex:
             member.seen = None
             return False
-        before = self.subscriptions.resolve(regex) if member.seen is None else member.seen
-        member.seen = self.subscriptions.resolve(regex, member.rights)
+        before = hash(self.subscriptions.resolve(regex)) if member.seen is None else member.seen
+        member.seen = hash(self.subscriptions.resolve(regex, member.rights))
         return member.seen != before
 
     def _new_epochs(

@@ -50,14 +50,15 @@ class ConsumerMember:
     """- `said`: the details that it sent; its topic names are sorted and distinct
     - `rights`: of the client that sent its last heartbeat. None: it may do everything, or has sent
       none since the start
-    - `seen`: the topics to which `rights` resolved its regular expression; None: not known
+    - `seen`: the hash of the topics to which `rights` resolved its regular expression, since all of
+      them are many; None: not known
     """
 
     member_id: str
     said: ConsumerGroupMember = NOBODY
     current: Current = field(default_factory=Current)
     rights: Rights | None = None
-    seen: frozenset[str] | None = None
+    seen: int | None = None
 
     @property
     def is_classic(self) -> bool:

@@ -1,10 +1,13 @@
 """The topics that members of a consumer group subscribe to: by name, and by a regular expression
 that the broker resolves (KIP-848).
 
-Expressions use RE2's syntax, whose matching takes linear time, and must match the whole name. Kafka
-resolves them in the background; kbroker does so at once, when a member sends a new one and when a
-topic was created or deleted. With an authorizer, a member's expression matches only topics that its
-principal may describe.
+Expressions use RE2's syntax and must match the whole name. Kafka resolves them in the background;
+kbroker does so at once, when a member sends a new one and when a topic was created or deleted. With
+an authorizer, a member's expression matches only topics that its principal may describe.
+
+The broker does the costly steps before it asks the coordinator: it compiles and matches in a thread
+and leaves the result here (`unmatched`, `matched`). When topics change, an expression is matched
+with the names of the changed topics only. A result that is missing is computed on the spot.
 
 Names are kept as members send them, even if no such topic exists. This module must not know groups
 or assignments.
@@ -12,22 +15,24 @@ or assignments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+import sys
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.bounded_cache import ENTRY_BYTES, BoundedCache
 from kbroker.formats.group_records import ConsumerGroupMember
 from kbroker.groups.consumer.messages import IterableTopicsView
+from kbroker.groups.expressions import Expressions
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.rights import Rights
 
-_MAX_KNOWN: Final = 1000
-
-K = TypeVar("K")
-V = TypeVar("V")
+MATCHED_BYTES: Final = 32 << 20
+"""Of the names that expressions match, and again of those that clients may describe."""
+_KNOWN_BYTES: Final = 8 << 20
+_MAX_CHANGES: Final = 5000
+"""If more topics have changed, expressions are matched with all names again."""
 
 
 class Subscriber(Protocol):
@@ -40,16 +45,30 @@ class Subscriber(Protocol):
     def rights(self) -> Rights | None: ...
 
 
+class Matched(NamedTuple):
+    """The names that an expression matches, as of so many changes of the topics."""
+
+    names: frozenset[str]
+    changes: int
+
+
 class Subscriptions:
     """Resolves subscriptions to topics. Results are cached until the version of the topics changes,
     which a change of rights raises, too."""
 
     def __init__(self, topics: IterableTopicsView) -> None:
+        self.expressions = Expressions()
         self._topics = topics
         self._version = topics.version
-        self._resolved: dict[tuple[str, Rights | None], frozenset[str]] = {}
-        self._hashes: dict[frozenset[str], int] = {}
-        self._ids: dict[frozenset[str], frozenset[UUID]] = {}
+        self._names = frozenset(topic.name for topic in topics)
+        self._changed: list[str] = []
+        """Names of topics that were created or deleted, some of them long ago."""
+        self._forgotten = 0
+        """Changes that are no longer in `_changed`."""
+        self._matched: BoundedCache[str, Matched] = BoundedCache(MATCHED_BYTES)
+        self._resolved: BoundedCache[tuple[str, Rights | None], frozenset[str]] = BoundedCache(MATCHED_BYTES)
+        self._hashes: BoundedCache[frozenset[str], int] = BoundedCache(_KNOWN_BYTES)
+        self._ids: BoundedCache[frozenset[str], frozenset[UUID]] = BoundedCache(_KNOWN_BYTES)
 
     @property
     def version(self) -> int:
@@ -72,7 +91,8 @@ class Subscriptions:
         names = self.names((member,))
         if (known := self._ids.get(names)) is None:
             found = map(self._topics.by_name, names)
-            known = _keep(self._ids, names, frozenset(topic.topic_id for topic in found if topic is not None))
+            known = frozenset(topic.topic_id for topic in found if topic is not None)
+            self._ids.put(names, known, _size(names) + ENTRY_BYTES * len(known))
         return known
 
     def partitions(self, topic_ids: Iterable[UUID]) -> dict[UUID, range]:
@@ -88,7 +108,8 @@ class Subscriptions:
             found = [topic for topic in map(self._topics.by_name, sorted(names)) if topic is not None]
             text = "\n".join(f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found)
             digest = blake2b(text.encode(), digest_size=8).digest()
-            known = _keep(self._hashes, names, int.from_bytes(digest, "big", signed=True) if found else 0)
+            known = int.from_bytes(digest, "big", signed=True) if found else 0
+            self._hashes.put(names, known, _size(names))
         return known
 
     def resolve(self, regex: str, rights: Rights | None = None) -> frozenset[str]:
@@ -96,48 +117,74 @@ class Subscriptions:
         INVALID_REGULAR_EXPRESSION."""
         self._forget_old()
         if (known := self._resolved.get((regex, rights))) is None:
-            matches = compile_regex(regex).fullmatch
-            found = (topic.name for topic in self._topics if matches(topic.name))
-            known = _keep(
-                self._resolved,
-                (regex, rights),
-                frozenset(name for name in found if rights is None or _sees(rights, name)),
-            )
+            known = self._matching(regex)
+            if rights is not None:
+                known = frozenset(name for name in known if sees(rights, name))
+            self.resolved(regex, rights, known)
         return known
 
+    # --- resolving ahead ---
+
+    def is_resolved(self, regex: str, rights: Rights | None) -> bool:
+        """Whether `resolve` costs look-ups only."""
+        self._forget_old()
+        return self._resolved.get((regex, rights)) is not None
+
+    def unmatched(self, regex: str) -> tuple[Collection[str], int] | None:
+        """The names to match the expression with, and the number of changes that they take into
+        account, for `matched`. None: at most those of a few changed topics are to be matched."""
+        self._forget_old()
+        known = self._matched.get(regex)
+        if known is not None and known.changes >= self._forgotten:
+            return None
+        return self._names, self._changes
+
+    def matched(self, regex: str, names: Iterable[str], changes: int) -> None:
+        found = frozenset(names)
+        self._matched.put(regex, Matched(found, changes), sys.getsizeof(found) + 4 * len(regex))
+
+    def resolved(self, regex: str, rights: Rights | None, names: frozenset[str]) -> None:
+        """Since the last change of `version`."""
+        self._resolved.put((regex, rights), names, sys.getsizeof(names) + 4 * len(regex))
+
+    def _matching(self, regex: str) -> frozenset[str]:
+        matches = self.expressions.compiled(regex).fullmatch
+        known = self._matched.get(regex)
+        if known is None or known.changes < self._forgotten:
+            names = frozenset(filter(matches, self._names))
+        elif known.changes < self._changes:
+            changed = set(self._changed[known.changes - self._forgotten :])
+            names = known.names - changed | {
+                name for name in changed if name in self._names and matches(name) is not None
+            }
+        else:
+            return known.names
+        self.matched(regex, names, self._changes)
+        return names
+
+    @property
+    def _changes(self) -> int:
+        return self._forgotten + len(self._changed)
+
     def _forget_old(self) -> None:
-        if self._version != self._topics.version:
-            self._version = self._topics.version
-            self._resolved.clear()
-            self._hashes.clear()
-            self._ids.clear()
+        if self._version == self._topics.version:
+            return
+        self._version = self._topics.version
+        self._resolved.clear()
+        self._hashes.clear()
+        self._ids.clear()
+        names = frozenset(topic.name for topic in self._topics)
+        self._changed += names ^ self._names
+        self._names = names
+        if len(self._changed) > _MAX_CHANGES:
+            self._forgotten += len(self._changed)
+            self._changed.clear()
 
 
-def _sees(rights: Rights, name: str) -> bool:
+def sees(rights: Rights, name: str) -> bool:
     return rights.has(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def _keep(known: dict[K, V], key: K, value: V) -> V:
-    """Cache a value. The cache is bounded, as subscriptions may change often while the topics do
-    not."""
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[key] = value
-    return value
-
-
-@lru_cache(maxsize=_MAX_KNOWN)
-def compile_regex(regex: str) -> Any:  # noqa: ANN401 - google-re2 has no types
-    """Raises INVALID_REGULAR_EXPRESSION with the reason."""
-    import re2  # Imported here, as most brokers never see an expression.
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(regex, options)
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise KafkaError(
-            ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}.",
-        ) from None
+def _size(names: frozenset[str]) -> int:
+    """Of a key: names of members may have any length, and no topic."""
+    return sys.getsizeof(names) + sum(map(sys.getsizeof, names))

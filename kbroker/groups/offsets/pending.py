@@ -45,6 +45,8 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[OffsetOf, dict[int, _Pending]]] = {}
         """By group, log and producer."""
+        self._producers: dict[int, dict[PendingOf, None]] = {}
+        """The same by producer: the end of a transaction must not look at those of others."""
         self._on_their_way: dict[ApplyPending, None] = {}
         self._saves = 0
 
@@ -64,15 +66,18 @@ class PendingOffsets:
         for partition, producers in self._groups.get(group_id, {}).items():
             yield from (PendingOf(producer_id, group_id, partition) for producer_id in producers)
 
-    def _coming(self) -> Iterator[PendingOf]:
+    def _coming(self, group_id: str | None = None, producer_id: int | None = None) -> Iterator[PendingOf]:
         for each in self._on_their_way:
-            yield from (PendingOf(each.producer_id, each.group_id, partition) for partition in each.offsets)
+            if group_id in (None, each.group_id) and producer_id in (None, each.producer_id):
+                yield from (
+                    PendingOf(each.producer_id, each.group_id, partition) for partition in each.offsets
+                )
 
     def of_group(self, group_id: str) -> list[PendingOf]:
         """Every commit and removal of the group asks for them."""
         if not self:
             return []
-        return [*self._saved_of(group_id), *(each for each in self._coming() if each.group_id == group_id)]
+        return [*self._saved_of(group_id), *self._coming(group_id=group_id)]
 
     def of_partitions(self, group_id: str, partitions: Collection[OffsetOf]) -> list[PendingOf]:
         """All that concern these logs of a group, of any producer."""
@@ -96,9 +101,13 @@ class PendingOffsets:
 
     def put(self, producer_id: int, group_id: str, offsets: Mapping[OffsetOf, AnyGroupOffset]) -> None:
         self._saves += 1
+        if not offsets:
+            return
         logs = self._groups.setdefault(group_id, {})
+        own = self._producers.setdefault(producer_id, {})
         for partition, offset in offsets.items():
             logs.setdefault(partition, {})[producer_id] = _Pending(offset, self._saves)
+            own[PendingOf(producer_id, group_id, partition)] = None
 
     # --- commits without a transaction, removals ---
 
@@ -110,20 +119,25 @@ class PendingOffsets:
                 pending.superseded = True
 
     def drop(self, gone: Iterable[PendingOf]) -> None:
-        for producer_id, group_id, partition in gone:
+        for each in gone:
+            producer_id, group_id, partition = each
             logs = self._groups.get(group_id, {})
             producers = logs.get(partition, {})
-            producers.pop(producer_id, None)
+            if producers.pop(producer_id, None) is not None:
+                own = self._producers[producer_id]
+                del own[each]
+                if not own:
+                    del self._producers[producer_id]
             if not producers and logs.pop(partition, None) is not None and not logs:
                 del self._groups[group_id]
 
     # --- the end of a transaction ---
 
     def producer_ids(self) -> set[int]:
-        return {each.producer_id for each in self}
+        return {*self._producers, *(each.producer_id for each in self._on_their_way)}
 
     def of_producer(self, producer_id: int) -> list[PendingOf]:
-        return [each for each in self if each.producer_id == producer_id]
+        return [*self._producers.get(producer_id, ()), *self._coming(producer_id=producer_id)]
 
     def committed_by(
         self, own: Iterable[PendingOf]

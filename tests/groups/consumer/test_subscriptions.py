@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
+from kbroker.groups.consumer.subscriptions import Subscriptions
+from kbroker.groups.expressions import CACHED_BYTES, MAX_LENGTH, MEMORY_BYTES, Expressions
 from tests.groups.consumer.world import Client, Topics, World
 
 INVALID = ErrorCode.invalid_regular_expression
@@ -77,9 +79,62 @@ def test_what_is_none_is_refused_and_changes_nothing(world: World, regex: str) -
 
 
 def test_matching_takes_linear_time() -> None:
+    expressions = Expressions()
     with pytest.raises(KafkaError):
-        compile_regex("(a{999}){999}")
-    assert compile_regex("(a*)*b").fullmatch("a" * 5000) is None
+        expressions.compiled("(a{999}){999}")
+    assert expressions.compiled("(a*)*b").fullmatch("a" * 5000) is None
+
+
+@pytest.mark.parametrize("regex", ["a" * (MAX_LENGTH + 1), ".{0,1000}" * 2, r"\pL{0,1000}", "(a?){1000}" * 9])
+def test_what_takes_too_much_room_is_refused(world: World, regex: str) -> None:
+    refused = join(world, regex, code=INVALID)
+    assert len(refused.answer.error_message or "") < MAX_LENGTH
+
+
+def test_a_choice_between_many_names_is_taken(world: World) -> None:
+    names = [f"{number * 7919 % 99991:05}-x" for number in range(500)]
+    join(world, "|".join(names)[:MAX_LENGTH])
+
+
+def test_compiled_expressions_are_bounded_in_bytes() -> None:
+    expressions = Expressions()
+    for number in range(2 * CACHED_BYTES // MEMORY_BYTES):
+        expressions.compiled(f"(x{number}|.*)y")
+    assert len(expressions) <= CACHED_BYTES // MEMORY_BYTES
+    assert expressions.is_known(f"(x{number}|.*)y")
+    assert not expressions.is_known("(x0|.*)y")
+
+
+def test_only_the_names_of_changed_topics_are_matched_again() -> None:
+    topics = Topics()
+    for number in range(100):
+        topics.put(f"t{number}", 1)
+    subscriptions = Subscriptions(topics)
+    assert len(subscriptions.resolve("t.*")) == 100
+    compiled = Recorded(subscriptions.expressions.compiled("t.*"))
+    subscriptions.expressions.add("t.*", compiled)
+    topics.put("t100", 1)
+    topics.put("other", 1)
+    topics.remove("t5")
+    assert subscriptions.resolve("t.*") == frozenset(f"t{number}" for number in range(101) if number != 5)
+    assert sorted(compiled.texts) == ["other", "t100"]
+    topics.put("t5", 1)
+    assert len(subscriptions.resolve("t.*")) == 101
+    assert compiled.texts[2:] == ["t5"]
+
+
+class Recorded:
+    """A compiled expression, and the texts that it was matched with."""
+
+    programsize = 1
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self.texts: list[str] = []
+
+    def fullmatch(self, text: str) -> Any:
+        self.texts.append(text)
+        return self._compiled.fullmatch(text)
 
 
 def test_what_was_found_out_does_not_pile_up() -> None:
