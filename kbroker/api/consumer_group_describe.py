@@ -6,13 +6,14 @@ group with an assigned topic without DESCRIBE is 29, and shows nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kbroker.api.authorization import allows_on_group, sees_topics
 from kbroker.api.authorized_operations import NOT_REQUESTED, group_operations
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
+from kbroker.protocol.long_responses import each_once
 from kbroker.security.acls import Operation
 
 _TOPICS_HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
@@ -23,14 +24,17 @@ def handle(request: Request) -> Message:
     return {"groups": describe(request, groups.describe)}
 
 
-def describe(request: Request, found: Callable[[Sequence[str]], Iterable[Any]]) -> list[Message]:
-    """The rows of consumer or share groups. `found`: describes the groups with the given ids."""
-    refused: list[str] = []
+def describe(request: Request, found: Callable[[Iterable[str]], Sequence[Any]]) -> Iterator[Any]:
+    """The rows of consumer or share groups. `found`: describes the groups with the given
+    ids."""
     allowed: list[str] = []
     for group_id in request.body.group_ids:
-        is_allowed = allows_on_group(request, Operation.DESCRIBE, group_id)
-        (allowed if is_allowed else refused).append(group_id)
-    return [*map(_refused_row, refused), *(_row(request, group) for group in found(allowed))]
+        if allows_on_group(request, Operation.DESCRIBE, group_id):
+            allowed.append(group_id)
+            yield None
+        else:
+            yield _refused_row(group_id)
+    yield from each_once(allowed, lambda group_id: _row(request, *found((group_id,))))
 
 
 def _refused_row(

@@ -13,7 +13,6 @@ Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from kbroker.api.config_resources import check_rights, find_topic, scope_of
@@ -21,12 +20,13 @@ from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.long_responses import each_once
 from kbroker.security.acls import Operation
 from kbroker.settings.altering import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
 
 
 def handle(request: Request) -> Message:
-    return {"results": [_result(request, resource) for resource in request.body.resources]}
+    return {"results": each_once(request.body.resources, lambda resource: _result(request, resource))}
 
 
 def _result(request: Request, resource: Any) -> Message:
@@ -49,7 +49,7 @@ def _result(request: Request, resource: Any) -> Message:
 
 def _describe(broker: Broker, resource: Any) -> list[ConfigRow]:
     scope, name = scope_of(resource.resource_type), resource.resource_name
-    keys: Collection[str] | None = resource.configuration_keys or None
+    keys = frozenset(resource.configuration_keys or ()) or None
     if scope is Scope.TOPIC:
         check_name(name)
         return describe(scope, find_topic(broker, name).configs, broker.config, keys)

@@ -10,13 +10,14 @@ from kbroker.api.authorized_operations import NOT_REQUESTED, group_operations
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.groups.classic.messages import DescribedClassicGroup
+from kbroker.protocol.long_responses import each_once
 from kbroker.security.acls import Operation
 
 _NOT_FOUND_FROM = 6
 
 
 def handle(request: Request) -> Message:
-    return {"groups": [_group(request, group_id) for group_id in request.body.groups]}
+    return {"groups": each_once(request.body.groups, lambda group_id: _group(request, group_id))}
 
 
 def _group(request: Request, group_id: str) -> Message:

@@ -13,7 +13,7 @@ Not done: several directories, moving replicas (offset lag is 0, no replica is f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ import trio
 
 from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode
 from kbroker.security.acls import Operation
@@ -38,10 +39,12 @@ async def handle(request: Request) -> Message:
     if not allows_on_cluster(request, Operation.DESCRIBE):
         return {"error_code": ErrorCode.cluster_authorization_failed, "results": ()}
     directory = request.broker.options.data_dir.absolute()
-    partitions = list(_partitions(request))
+    partitions = await _partitions(request)
     measured = await trio.to_thread.run_sync(_measure, directory, partitions)
     topics: dict[str, list[Message]] = {}
+    turn = Turn()
     for partition, size_bytes in measured.sizes:
+        await turn.row()
         row = {
             "partition_index": partition.log.partition,
             "partition_size": size_bytes,
@@ -60,17 +63,21 @@ async def handle(request: Request) -> Message:
     return {"error_code": ErrorCode.none, "results": [result]}
 
 
-def _partitions(request: Request) -> Iterator[Partition]:
-    asked = request.body.topics
-    if asked is None:
-        yield from request.broker.topics.partitions()
-        return
-    for name in dict.fromkeys(each.topic for each in asked):
-        topic = request.broker.topics.by_name(name)
-        indexes = {index for each in asked if each.topic == name for index in each.partitions}
-        for partition in () if topic is None else topic.partitions:
-            if partition.log.partition in indexes:
-                yield partition
+async def _partitions(request: Request) -> list[Partition]:
+    topics = request.broker.topics
+    if request.body.topics is None:
+        return list(topics.partitions())
+    turn = Turn()
+    asked: dict[str, set[int]] = {}
+    for each in request.body.topics:
+        await turn.row()
+        asked.setdefault(each.topic, set()).update(each.partitions)
+    found = []
+    for name, indexes in asked.items():
+        await turn.row()
+        topic = topics.by_name(name)
+        found += [] if topic is None else [each for each in topic.partitions if each.log.partition in indexes]
+    return found
 
 
 def _measure(directory: Path, partitions: Sequence[Partition]) -> _Measured:

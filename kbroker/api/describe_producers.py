@@ -10,21 +10,28 @@ from collections.abc import Sequence
 from kbroker.api.authorization import check_topic
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition
+from kbroker.api.turns import Turn
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import Producer
+from kbroker.protocol.messages import Repeated
 from kbroker.security.acls import Operation
 
 
 async def handle(request: Request) -> Message:
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [await _row(request, topic.name, index) for index in topic.partition_indexes],
-        }
-        for topic in request.body.topics
-    ]
+    turn = Turn()
+    made: dict[tuple[str, int], Repeated] = {}
+    topics = []
+    for topic in request.body.topics:
+        rows: list[Message | Repeated] = []
+        for index in topic.partition_indexes:
+            await turn.row()
+            row = made.get((topic.name, index)) or await _row(request, topic.name, index)
+            if not isinstance(row, Repeated) and row["error_code"] is ErrorCode.none:
+                row = made[topic.name, index] = Repeated(row)
+            rows.append(row)
+        topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
@@ -39,7 +46,7 @@ async def _row(request: Request, name: str, index: int) -> Message:
         "partition_index": index,
         "error_code": code,
         "error_message": message,
-        "active_producers": [_producer(each) for each in producers],
+        "active_producers": map(_producer, producers),
     }
 
 

@@ -18,12 +18,22 @@ from typing import Any
 
 from kbroker.api.authorization import allows_on_topic, check_group, refusal, sees_topic
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import Repeated
 from kbroker.security.acls import Operation, ResourceType
 
 
 async def handle(request: Request) -> Message:
-    return {"groups": [await _group(request, group) for group in request.body.groups]}
+    turn = Turn()
+    made: dict[Any, Repeated] = {}
+    rows: list[Repeated] = []
+    for group in request.body.groups:
+        await turn.row()
+        if group not in made:
+            made[group] = Repeated(await _group(request, group))
+        rows.append(made[group])
+    return {"groups": rows}
 
 
 async def _group(request: Request, group: Any) -> Message:

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from kbroker.api.authorization import allows_on_topic, sees_topic
 from kbroker.api.authorized_operations import NOT_REQUESTED, topic_operations
-from kbroker.api.metadata import topic_row
+from kbroker.api.metadata import partition_rows
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.broker.logs.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Operation
@@ -29,7 +30,8 @@ MAX_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
 
 
-def handle(request: Request) -> Message:
+async def handle(request: Request) -> Message:
+    turn = Turn()
     body = request.body
     asked = sorted({topic.name for topic in body.topics})
     cursor = body.cursor
@@ -44,22 +46,29 @@ def handle(request: Request) -> Message:
         names = names[bisect_left(names, cursor.topic_name) :]
         first_partition = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = max(1, min(body.response_partition_limit, MAX_PARTITIONS))
+    seen: Sequence[str] = names
+    denied: Sequence[str] = ()
     if asked and request.connection.rights is not None:
-        seen = [name for name in names if allows_on_topic(request, Operation.DESCRIBE, name)]
-        denied = [name for name in names if name not in seen]
-    else:
-        seen, denied = names, []
+        allowed: dict[str, bool] = {}
+        for name in names:
+            await turn.row()
+            allowed[name] = allows_on_topic(request, Operation.DESCRIBE, name)
+        seen = [name for name, is_allowed in allowed.items() if is_allowed]
+        denied = [name for name, is_allowed in allowed.items() if not is_allowed]
     if seen and seen[0] != names[0]:
         first_partition = 0
-    page = _page(request, seen, first_partition, limit)
+    page = await _page(turn, request, seen, first_partition, limit)
     refused = [_row(name, None, ErrorCode.topic_authorization_failed, (), NOT_REQUESTED) for name in denied]
     return {**page, "topics": [*page["topics"], *refused]}
 
 
-def _page(request: Request, names: Sequence[str], first_partition: int, limit: int) -> Message:
+async def _page(
+    turn: Turn, request: Request, names: Sequence[str], first_partition: int, limit: int
+) -> Message:
     rows: list[Message] = []
     next_cursor: Message | None = None
     for name in names:
+        await turn.row()
         if limit == 0:
             next_cursor = {"topic_name": name, "partition_index": 0}
             break
@@ -67,7 +76,7 @@ def _page(request: Request, names: Sequence[str], first_partition: int, limit: i
         if topic is None:
             rows.append(_unknown_row(request, name))
         else:
-            partitions = topic_row(request, topic)["partitions"][first_partition : first_partition + limit]
+            partitions = partition_rows(request, topic, first_partition, limit)
             operations = topic_operations(request, name)
             rows.append(_row(name, topic, ErrorCode.none, partitions, operations))
             limit -= len(partitions)

@@ -3,47 +3,47 @@ its transaction. Logs of deleted topics are left out.
 
 With an authorizer a transactional id needs DESCRIBE (53, whether or not it exists). Topics without
 DESCRIBE are left out of its transaction.
-
-The answer is packed by hand: an id that never had a transaction has no start time, and kio cannot
-encode -1 there.
 """
 
 from __future__ import annotations
 
-import io
-import struct
 from collections import defaultdict
 
-from kio.serial.writers import write_compact_array_length, write_compact_string, write_empty_tagged_fields
-
 from kbroker.api.authorization import check, sees_topic
-from kbroker.api.request import Raw, Request
+from kbroker.api.request import Message, Request
 from kbroker.api.transactions import STATE_NAMES
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.transactions import TransactionRecord
+from kbroker.protocol.long_responses import each_once
+from kbroker.protocol.messages import moment
 from kbroker.security.acls import Operation, ResourceType
 
-_THROTTLE_TIME = struct.pack(">i", 0)
-_CODE = struct.Struct(">h")
-_NUMBERS = struct.Struct(">iqqh")
-"""Timeout, start time, producer id, epoch."""
-_PARTITION = struct.Struct(">i")
 
-
-def handle(request: Request) -> Raw:
+def handle(request: Request) -> Message:
     ids = request.body.transactional_ids
-    buffer, errors = io.BytesIO(), []
-    buffer.write(_THROTTLE_TIME)
-    write_compact_array_length(buffer, len(ids))
-    for transactional_id in ids:
-        code, record = _find(request, transactional_id)
-        if code is not ErrorCode.none:
-            errors.append(code)
-        buffer.write(_CODE.pack(code))
-        write_compact_string(buffer, transactional_id)
-        _write_state(buffer, request, record)
-    write_empty_tagged_fields(buffer)
-    return Raw((buffer.getvalue(),), errors)
+    return {"transaction_states": each_once(ids, lambda each: _row(request, each))}
+
+
+def _row(request: Request, transactional_id: str) -> Message:
+    """As in Kafka, everything is empty and zero in a row with an error. An id that never had a
+    transaction began at -1."""
+    code, record = _find(request, transactional_id)
+    row = {"error_code": code, "transactional_id": transactional_id}
+    if record is None:
+        zero = {"transaction_timeout": 0, "transaction_start_time": 0, "producer_id": 0, "producer_epoch": 0}
+        return {**row, **zero, "transaction_state": "", "topics": ()}
+    return {
+        **row,
+        "transaction_state": STATE_NAMES[record.state],
+        "transaction_timeout": record.timeout_ms,
+        "transaction_start_time": moment(record.started_ms),
+        "producer_id": record.producer_id,
+        "producer_epoch": record.producer_epoch,
+        "topics": [
+            {"topic": name, "partitions": partitions}
+            for name, partitions in sorted(_topics(request, record).items())
+        ],
+    }
 
 
 def _find(request: Request, transactional_id: str) -> tuple[ErrorCode, TransactionRecord | None]:
@@ -58,27 +58,6 @@ def _find(request: Request, transactional_id: str) -> tuple[ErrorCode, Transacti
         return ErrorCode.coordinator_load_in_progress, None
     record = broker.transactions.coordinator.record(transactional_id)
     return (ErrorCode.transactional_id_not_found if record is None else ErrorCode.none), record
-
-
-def _write_state(buffer: io.BytesIO, request: Request, record: TransactionRecord | None) -> None:
-    """As in Kafka, everything is empty and zero in a row with an error."""
-    if record is None:
-        write_compact_string(buffer, "")
-        buffer.write(_NUMBERS.pack(0, 0, 0, 0))
-        topics = {}
-    else:
-        write_compact_string(buffer, STATE_NAMES[record.state])
-        producer = record.producer_id, record.producer_epoch
-        buffer.write(_NUMBERS.pack(record.timeout_ms, record.started_ms, *producer))
-        topics = _topics(request, record)
-    write_compact_array_length(buffer, len(topics))
-    for name, partitions in sorted(topics.items()):
-        write_compact_string(buffer, name)
-        write_compact_array_length(buffer, len(partitions))
-        for partition in partitions:
-            buffer.write(_PARTITION.pack(partition))
-        write_empty_tagged_fields(buffer)
-    write_empty_tagged_fields(buffer)
 
 
 def _topics(request: Request, record: TransactionRecord) -> dict[str, list[int]]:

@@ -27,7 +27,7 @@ def handle(request: Request) -> Message:
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "results": [_row(credentials, user, twice=user in twice) for user in dict.fromkeys(wanted)],
+        "results": (_row(credentials, user, twice=user in twice) for user in dict.fromkeys(wanted)),
     }
 
 

@@ -30,10 +30,10 @@ def handle(request: Request) -> Message:
     refused = _refused(request, key_type)
     if request.version >= _KEYS_FROM:
         return {
-            "coordinators": [
+            "coordinators": (
                 {"key": key, **_row(request, refused or _refused_key(request, key_type, key), "")}
                 for key in body.coordinator_keys
-            ]
+            )
         }
     return _row(request, refused or _denied(request, key_type, body.key), _NO_ERROR)
 

@@ -19,12 +19,12 @@ Not done: the timeout of v10, since nothing is fetched from elsewhere.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.api.authorization import allows_on_topic
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -83,60 +83,66 @@ _PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Fo
 """Negative timestamp -> the first version that has it, and how the offset is found."""
 
 
+class _Answered(NamedTuple):
+    """A row of the answer, with the partition that was asked for."""
+
+    asked: Any
+    code: ErrorCode
+    found: _Found = _Found()
+
+
 async def handle(request: Request) -> Message:
-    body = request.body
-    topics = [(topic, allows_on_topic(request, Operation.DESCRIBE, topic.name)) for topic in body.topics]
-    rows = [(topic.name, row) for topic, is_allowed in topics if is_allowed for row in topic.partitions]
-    refused = [
-        (topic.name, _answer(row, ErrorCode.topic_authorization_failed, _Found()))
-        for topic, is_allowed in topics
-        if not is_allowed
-        for row in topic.partitions
-    ]
-    if getattr(body, "isolation_level", _READ_UNCOMMITTED) not in _ISOLATION_LEVELS:
-        answers = [(name, _answer(row, ErrorCode.unknown_server_error, _Found())) for name, row in rows]
-        return {"topics": _by_topic([*answers, *refused])}
-    counts = Counter((name, row.partition_index) for name, row in rows)
-    unique = {(name, row.partition_index): row for name, row in rows}
+    """Rows of topics that the client may not describe come last."""
+    turn = Turn()
+    is_valid = getattr(request.body, "isolation_level", _READ_UNCOMMITTED) in _ISOLATION_LEVELS
+    answered: dict[str, list[_Answered]] = {}
+    refused: list[Any] = []
+    unique: dict[tuple[str, int], tuple[Any, int]] = {}
+    for topic in request.body.topics:
+        if not allows_on_topic(request, Operation.DESCRIBE, topic.name):
+            refused.append(topic)
+            continue
+        for row in topic.partitions:
+            await turn.row()
+            if is_valid:
+                key = topic.name, row.partition_index
+                unique[key] = row, unique[key][1] + 1 if key in unique else 1
+            else:
+                rows = answered.setdefault(topic.name, [])
+                rows.append(_Answered(row, ErrorCode.unknown_server_error))
+    for (name, _), (row, count) in unique.items():
+        await turn.row()
+        answered.setdefault(name, []).append(await _answered(request, name, row, count))
+    for topic in refused:
+        rows = answered.setdefault(topic.name, [])
+        for row in topic.partitions:
+            await turn.row()
+            rows.append(_Answered(row, ErrorCode.topic_authorization_failed))
     return {
-        "topics": _by_topic(
-            [
-                (name, await _row(request, name, row, counts[name, index]))
-                for (name, index), row in unique.items()
-            ]
-            + refused
-        )
+        "topics": [{"name": name, "partitions": _rows(found)} for name, found in answered.items() if found]
     }
 
 
-def _by_topic(rows: Sequence[tuple[str, Message]]) -> list[Message]:
-    topics: dict[str, list[Message]] = {}
-    for name, row in rows:
-        topics.setdefault(name, []).append(row)
-    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-
-
-async def _row(request: Request, name: str, asked: Any, count: int) -> Message:
-    code, found = ErrorCode.none, _Found()
+async def _answered(request: Request, name: str, asked: Any, count: int) -> _Answered:
     try:
         if count > 1:
             raise KafkaError(ErrorCode.invalid_request)
-        found = await _find(request, name, asked)
+        return _Answered(asked, ErrorCode.none, await _find(request, name, asked))
     except KafkaError as error:
-        code = error.code
+        return _Answered(asked, error.code)
     except (NoSpace, StoreFailed):
-        code = ErrorCode.kafka_storage_error
-    return _answer(asked, code, found)
+        return _Answered(asked, ErrorCode.kafka_storage_error)
 
 
-def _answer(asked: Any, code: ErrorCode, found: _Found) -> Message:
-    return {
-        "partition_index": asked.partition_index,
-        "error_code": code,
-        "timestamp": found.timestamp_ms,
-        "offset": found.offset,
-        "leader_epoch": found.leader_epoch,
-    }
+def _rows(answered: Sequence[_Answered]) -> Iterator[Message]:
+    for asked, code, found in answered:
+        yield {
+            "partition_index": asked.partition_index,
+            "error_code": code,
+            "timestamp": found.timestamp_ms,
+            "offset": found.offset,
+            "leader_epoch": found.leader_epoch,
+        }
 
 
 async def _find(request: Request, name: str, asked: Any) -> _Found:

@@ -11,6 +11,7 @@ With an authorizer, ids without DESCRIBE are left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kbroker.api.authorization import has
@@ -38,25 +39,34 @@ async def handle(request: Request) -> Message:
             )
         except KafkaError as error:
             return _answer(error.code)
-    rows = [
-        {
-            "transactional_id": transactional_id,
-            "producer_id": record.producer_id,
-            "transaction_state": STATE_NAMES[record.state],
-        }
-        for transactional_id, record in service.coordinator.records()
-        if filters.match(transactional_id, record)
-        and has(request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    ]
-    unknown = list(dict.fromkeys(each for each in filters.states if each not in _KNOWN_STATES))
-    return {**_answer(ErrorCode.none), "unknown_state_filters": unknown, "transaction_states": rows}
+    unknown = [each for each in filters.states if each not in _KNOWN_STATES]
+    return {
+        **_answer(ErrorCode.none),
+        "unknown_state_filters": unknown,
+        "transaction_states": _rows(request, filters),
+    }
+
+
+def _rows(request: Request, filters: _Filters) -> Iterator[Message | None]:
+    """None for an id that is left out."""
+    for transactional_id, record in request.broker.transactions.coordinator.records():
+        if filters.match(transactional_id, record) and has(
+            request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            yield {
+                "transactional_id": transactional_id,
+                "producer_id": record.producer_id,
+                "transaction_state": STATE_NAMES[record.state],
+            }
+        else:
+            yield None
 
 
 class _Filters:
     """`ids`: those that match `pattern`; None: there is none."""
 
     def __init__(self, body: Any) -> None:
-        self.states = body.state_filters
+        self.states = dict.fromkeys(body.state_filters)
         self._producer_ids = frozenset(body.producer_id_filters)
         self._duration_ms = getattr(body, "duration_filter", -1)
         self._now_ms = wall_clock_ms()

@@ -15,7 +15,7 @@ the topic (29).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from kbroker.api.authorization import allows_on_topic, has_on_cluster, sees_topi
 from kbroker.api.authorized_operations import NOT_REQUESTED, cluster_operations, topic_operations
 from kbroker.api.replica_assignments import check_batch_size
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import Operation
@@ -33,26 +34,20 @@ _BY_ID = 12
 async def handle(request: Request) -> Message:
     broker, body = request.broker, request.body
     asked = body.topics
+    rows: Iterator[Message | None]
     if asked and not _may_ask(request.version, asked):
         return _refused(asked)
     if asked is None or (request.version == 0 and not asked):
-        rows = [topic_row(request, topic) for topic in broker.topics if sees_topic(request, topic.name)]
+        rows = _all_rows(request)
     elif ids := _ids(asked):
-        rows = [_row_by_id(request, topic_id) for topic_id in ids]
+        rows = (_row_by_id(request, topic_id) for topic_id in ids)
     else:
         names = dict.fromkeys(topic.name for topic in asked)
-        seen = {name: name is None or allows_on_topic(request, Operation.DESCRIBE, name) for name in names}
-        new_topics = sum(
-            1 for name in names if name is not None and seen[name] and broker.topics.by_name(name) is None
+        rows = (
+            iter(await _created_rows(request, names)) if _may_create(request) else _named_rows(request, names)
         )
-        rows = [
-            await _row_by_name(request, name, new_topics)
-            if seen[name]
-            else _error_row(name, None, ErrorCode.topic_authorization_failed)
-            for name in names
-        ]
     if getattr(body, "include_topic_authorized_operations", False):
-        rows = [{**row, "topic_authorized_operations": _operations(request, row)} for row in rows]
+        rows = (row and {**row, "topic_authorized_operations": _operations(request, row)} for row in rows)
     host, port = request.advertised
     with_cluster: bool = getattr(body, "include_cluster_authorized_operations", False)
     return {
@@ -63,6 +58,80 @@ async def handle(request: Request) -> Message:
         "cluster_authorized_operations": cluster_operations(request) if with_cluster else NOT_REQUESTED,
         "error_code": ErrorCode.none,
     }
+
+
+def _all_rows(request: Request) -> Iterator[Message | None]:
+    """None for a topic that the client may not see, or that was deleted meanwhile."""
+    topics = request.broker.topics
+    for each in topics:
+        topic = topics.by_name(each.name) if sees_topic(request, each.name) else None
+        yield None if topic is None else topic_row(request, topic)
+
+
+def _row_by_name(request: Request, name: str | None) -> Message | None:
+    """None for a topic that does not exist and may be created."""
+    if name is None:
+        return _error_row(None, None, ErrorCode.invalid_request)
+    topic = request.broker.topics.by_name(name)
+    if topic is not None:
+        return topic_row(request, topic)
+    try:
+        check_name(name)
+    except KafkaError as error:
+        return _error_row(name, None, error.code)
+    if _may_create(request) and name not in INTERNAL_TOPICS:
+        return None
+    missing = request.broker.missing_topics
+    missing.asked_for(name, request.client_id or "", request.connection.client_host)
+    return _error_row(name, None, ErrorCode.unknown_topic_or_partition)
+
+
+def _sees(request: Request, name: str | None) -> bool:
+    return name is None or allows_on_topic(request, Operation.DESCRIBE, name)
+
+
+def _named_rows(request: Request, names: Iterable[str | None]) -> Iterator[Message | None]:
+    """The rows of a request that may not create topics."""
+    for name in names:
+        yield _row_by_name(request, name) if _sees(request, name) else _denied_row(name)
+
+
+async def _created_rows(request: Request, names: Iterable[str | None]) -> Sequence[Message]:
+    """The rows of a request that creates the topics which do not exist."""
+    seen: dict[str | None, bool] = {}
+    new_topics = 0
+    turn = Turn()
+    for name in names:
+        await turn.row()
+        seen[name] = _sees(request, name)
+        if name is not None and seen[name] and request.broker.topics.by_name(name) is None:
+            new_topics += 1
+    rows = []
+    for name in names:
+        await turn.row()
+        row = _row_by_name(request, name) if seen[name] else _denied_row(name)
+        rows.append(await _created_row(request, str(name), new_topics) if row is None else row)
+    return rows
+
+
+async def _created_row(request: Request, name: str, new_topics: int) -> Message:
+    """`new_topics`: how many the request may create in all."""
+    try:
+        if not has_on_cluster(request, Operation.CREATE) and not allows_on_topic(
+            request, Operation.CREATE, name
+        ):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
+        partitions: int = request.broker.config["num.partitions"]
+        check_batch_size(partitions * new_topics)
+        request.broker.disk_floor.check_room()
+        return topic_row(request, await request.broker.topics.create(name, partitions, {}))
+    except KafkaError as error:
+        # Another connection is creating it: the client retries.
+        if error.code is ErrorCode.topic_already_exists:
+            return _error_row(name, None, ErrorCode.leader_not_available)
+        return _error_row(name, None, error.code)
+    except (NoSpace, StoreFailed):
+        return _error_row(name, None, ErrorCode.kafka_storage_error)
 
 
 def _operations(request: Request, row: Message) -> int:
@@ -104,62 +173,40 @@ def _row_by_id(request: Request, topic_id: UUID) -> Message:
     return topic_row(request, topic)
 
 
-async def _row_by_name(request: Request, name: str | None, new_topics: int) -> Message:
-    """`new_topics`: how many the request may create in all."""
-    if name is None:
-        return _error_row(None, None, ErrorCode.invalid_request)
-    topic = request.broker.topics.by_name(name)
-    if topic is not None:
-        return topic_row(request, topic)
-    try:
-        check_name(name)
-        if not _may_create(request) or name in INTERNAL_TOPICS:
-            missing = request.broker.missing_topics
-            missing.asked_for(name, request.client_id or "", request.connection.client_host)
-            return _error_row(name, None, ErrorCode.unknown_topic_or_partition)
-        if not has_on_cluster(request, Operation.CREATE) and not allows_on_topic(
-            request, Operation.CREATE, name
-        ):
-            raise KafkaError(ErrorCode.topic_authorization_failed)
-        partitions: int = request.broker.config["num.partitions"]
-        check_batch_size(partitions * new_topics)
-        request.broker.disk_floor.check_room()
-        return topic_row(request, await request.broker.topics.create(name, partitions, {}))
-    except KafkaError as error:
-        # Another connection is creating it: the client retries.
-        if error.code is ErrorCode.topic_already_exists:
-            return _error_row(name, None, ErrorCode.leader_not_available)
-        return _error_row(name, None, error.code)
-    except (NoSpace, StoreFailed):
-        return _error_row(name, None, ErrorCode.kafka_storage_error)
-
-
 def _may_create(request: Request) -> bool:
     allowed: bool = getattr(request.body, "allow_auto_topic_creation", True)
     return allowed and bool(request.broker.config["auto.create.topics.enable"])
 
 
 def topic_row(request: Request, topic: Topic) -> Message:
-    node = request.broker.node_id
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "error_code": ErrorCode.none,
-                "partition_index": index,
-                "leader_id": node,
-                "leader_epoch": partition.leader_epoch,
-                "replica_nodes": (node,),
-                "isr_nodes": (node,),
-                "offline_replicas": (),
-            }
-            for index, partition in enumerate(topic.partitions)
-        ],
+        "partitions": partition_rows(request, topic, 0, len(topic.partitions)),
         "topic_authorized_operations": NOT_REQUESTED,
     }
+
+
+def partition_rows(request: Request, topic: Topic, first: int, most: int) -> list[Message]:
+    node = request.broker.node_id
+    return [
+        {
+            "error_code": ErrorCode.none,
+            "partition_index": index,
+            "leader_id": node,
+            "leader_epoch": partition.leader_epoch,
+            "replica_nodes": (node,),
+            "isr_nodes": (node,),
+            "offline_replicas": (),
+        }
+        for index, partition in enumerate(topic.partitions[first : first + most], first)
+    ]
+
+
+def _denied_row(name: str | None) -> Message:
+    return _error_row(name, None, ErrorCode.topic_authorization_failed)
 
 
 def _error_row(name: str | None, topic_id: UUID | None, code: ErrorCode) -> Message:

@@ -16,6 +16,7 @@ of all offsets of a group; named ones are 29, whether or not they exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset
 from kbroker.groups.offsets.committed import OffsetsByTopic
+from kbroker.protocol.long_responses import each_once
 from kbroker.security.acls import Operation
 
 _GROUPS_FROM = 8
@@ -36,7 +38,11 @@ _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": 
 def handle(request: Request) -> Message:
     body = request.body
     if request.version >= _GROUPS_FROM:
-        return {"groups": [{"group_id": group.group_id, **_group(request, group)} for group in body.groups]}
+        return {
+            "groups": each_once(
+                body.groups, lambda group: {"group_id": group.group_id, **_group(request, group)}
+            )
+        }
     return _group(request, body)
 
 
@@ -48,17 +54,21 @@ def _group(request: Request, wanted: Any) -> Message:
             wanted.group_id, getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)
         )
     except KafkaError as error:
-        rows = _failed(wanted.topics or (), error.code) if request.version < _GROUP_ERROR_FROM else []
+        rows = _failed(wanted.topics or (), error.code) if request.version < _GROUP_ERROR_FROM else ()
         return {"topics": rows, "error_code": error.code}
     topics = request.broker.topics
     is_unstable = _unstable(request, wanted.group_id)
     if wanted.topics is None:
-        rows = list(_all(request, offsets, is_unstable))
-        return {"topics": rows, "error_code": ErrorCode.none}
-    asked = [find_topic(topics, each, each.partition_indexes) for each in wanted.topics]
-    if (rights := request.connection.rights) is not None:
-        asked = permitted(asked, rights, Operation.DESCRIBE)
-    return {"topics": [_topic(row, offsets, is_unstable) for row in asked], "error_code": ErrorCode.none}
+        return {"topics": _all(request, offsets, is_unstable), "error_code": ErrorCode.none}
+    rights = request.connection.rights
+
+    def answered(each: Any) -> Message:
+        row = find_topic(topics, each, each.partition_indexes)
+        if rights is not None:
+            (row,) = permitted((row,), rights, Operation.DESCRIBE)
+        return _topic(row, offsets, is_unstable)
+
+    return {"topics": each_once(wanted.topics, answered), "error_code": ErrorCode.none}
 
 
 def _unstable(request: Request, group_id: str) -> Callable[[UUID, int], bool]:
@@ -73,36 +83,41 @@ def _topic(row: TopicRow, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, 
     if row.topic is None:
         has_error = "topic_id" in row.key or row.refused is not None
         code = row.unknown_code if has_error else ErrorCode.none
-        return {**row.key, "partitions": [_partition(index, None, code) for index in row.rows]}
+        return {**row.key, "partitions": (_partition(index, None, code) for index in row.rows)}
     topic_id = row.topic.topic_id
     found = offsets.get(topic_id, {})
     return {
         **row.key,
-        "partitions": [
-            _partition(index, None, ErrorCode.unstable_offset_commit)
-            if is_unstable(topic_id, index)
-            else _partition(index, found.get(index))
-            for index in row.rows
-        ],
+        "partitions": each_once(
+            row.rows,
+            lambda index: (
+                _partition(index, None, ErrorCode.unstable_offset_commit)
+                if is_unstable(topic_id, index)
+                else _partition(index, found.get(index))
+            ),
+        ),
     }
 
 
 def _all(
     request: Request, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]
-) -> Iterator[Message]:
-    for topic_id in sorted(offsets):
+) -> Iterator[Message | None]:
+    """None for a topic that the client may not see."""
+    for topic_id, found in sorted(offsets.items(), key=itemgetter(0)):
         topic = request.broker.topics.by_id(topic_id)
         if topic is not None and sees_topic(request, topic.name):
             key = {"topic_id": topic_id} if request.version >= _IDS_FROM else {"name": topic.name}
             yield {
                 **key,
-                "partitions": [
+                "partitions": (
                     _partition(index, None, ErrorCode.unstable_offset_commit)
                     if is_unstable(topic_id, index)
                     else _partition(index, offset)
-                    for index, offset in sorted(offsets[topic_id].items())
-                ],
+                    for index, offset in sorted(found.items())
+                ),
             }
+        else:
+            yield None
 
 
 def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = ErrorCode.none) -> Message:
@@ -117,12 +132,10 @@ def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = Erro
     }
 
 
-def _failed(topics: Any, code: ErrorCode) -> list[Message]:
+def _failed(topics: Any, code: ErrorCode) -> Iterator[Message]:
     """Error rows for all partitions, since version 1 has no error code for the group."""
-    return [
-        {
+    for topic in topics:
+        yield {
             "name": topic.name,
-            "partitions": [_partition(index, None, code) for index in topic.partition_indexes],
+            "partitions": (_partition(index, None, code) for index in topic.partition_indexes),
         }
-        for topic in topics
-    ]

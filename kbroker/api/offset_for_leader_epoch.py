@@ -11,6 +11,7 @@ cluster is enough for all.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kbroker.api.authorization import check_topic, has_on_cluster
@@ -22,19 +23,17 @@ from kbroker.security.acls import Operation
 def handle(request: Request) -> Message:
     is_broker = has_on_cluster(request, Operation.CLUSTER_ACTION)
     return {
-        "topics": [
+        "topics": (
             {
                 "topic": topic.topic,
-                "partitions": [
-                    _row(request, topic.topic, row, is_broker=is_broker) for row in topic.partitions
-                ],
+                "partitions": map(partial(_row, request, topic.topic, is_broker), topic.partitions),
             }
             for topic in request.body.topics
-        ]
+        )
     }
 
 
-def _row(request: Request, name: str, asked: Any, *, is_broker: bool) -> Message:
+def _row(request: Request, name: str, is_broker: bool, asked: Any) -> Message:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
         if not is_broker:

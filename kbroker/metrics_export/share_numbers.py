@@ -146,7 +146,7 @@ class _Turn:
         loaded: dict[str, list[TopicPartition]] = {}
         for each in self._broker.share_partitions.loaded():
             loaded.setdefault(each.key[0], []).append(each.key[1])
-        group_ids = [group.group_id for group in self._broker.share_group_service.coordinator.list_groups()]
+        group_ids = [group.group_id for group in self._broker.share_group_service.coordinator.listed()]
         for group_id in dict.fromkeys([*group_ids, *loaded]):
             unloaded = await self._add_loaded_of(group_id, loaded.get(group_id, ()))
             for first in range(0, len(unloaded), SUMMARIES_AT_ONCE):

@@ -16,6 +16,9 @@ cut out or replaced before decoding:
 The check refuses null for an array that must not be null, which the decoder accepts. The decoder
 refuses all other errors itself.
 
+The check also counts the rows of a message, which are the elements of its arrays at any depth. It
+ends where there are more than the caller allows (long_requests.py).
+
 For each message a short program is made from kio's schema, once. Consecutive fields of fixed size
 become one skip.
 
@@ -23,7 +26,7 @@ become one skip.
     _Bool    a byte that is 0 or 1, or replaced
     _Long    a duration of 64 bits, or replaced
     _Text    a string or bytes: skip what its length says
-    _Array   a count, then that many elements
+    Array    a count, then that many elements
     _Struct  a byte that says whether a nullable struct follows
     _Tags    a tag section (KIP-482)
 """
@@ -77,13 +80,17 @@ class _Text(NamedTuple):
     nullable: bool
 
 
-class _Array(NamedTuple):
-    """`least` is the smallest number of bytes of one element."""
+class Array(NamedTuple):
+    """`least` is the smallest number of bytes of one element.
+
+    `name`: of the field, if it is an array of `entity`, a schema; otherwise empty."""
 
     compact: bool
     nullable: bool
     element: Program
     least: int
+    name: str = ""
+    entity: Any = None
 
 
 class _Struct(NamedTuple):
@@ -95,7 +102,7 @@ class _Tags(NamedTuple):
     aside: frozenset[int] = _NONE_ASIDE
 
 
-Step: TypeAlias = int | _Bool | _Long | _Text | _Array | _Struct | _Tags
+Step: TypeAlias = int | _Bool | _Long | _Text | Array | _Struct | _Tags
 Program: TypeAlias = Sequence[Step]
 
 
@@ -109,15 +116,34 @@ class Edit(NamedTuple):
     aside: int = -1
 
 
-def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
+class TooManyRows(Exception):
+    """A message has more rows than its reader allows."""
+
+
+class Counted(list[Edit]):
+    """The edits of a message whose rows are counted."""
+
+    __slots__ = ("rows_left",)
+
+    def __init__(self, most_rows: int) -> None:
+        self.rows_left = most_rows
+
+    def take(self, rows: int) -> None:
+        """Raises TooManyRows."""
+        self.rows_left -= rows
+        if self.rows_left < 0:
+            raise TooManyRows
+
+
+def check_arrays(schema: Any, frame: Buffer, at: int, most_rows: int | None = None) -> list[Edit]:
     """Raises ValueError if the message of `schema` at `at` has an array with a count that cannot be
-    true, or the frame ends too soon.
+    true, or the frame ends too soon. Raises TooManyRows if it has more than `most_rows`.
 
     Returns the replacements after which the decoder accepts the message, in order; mostly none.
     """
-    edits: list[Edit] = []
+    edits: list[Edit] = [] if most_rows is None else Counted(most_rows)
     try:
-        _run(_program(schema), frame, at, edits)
+        run(program_of(schema), frame, at, edits)
     except IndexError as error:
         raise ValueError("the frame ends within a field") from error
     if edits:
@@ -135,16 +161,17 @@ def skip_tags(frame: Buffer, at: int) -> int:
         raise ValueError("the frame ends within its header") from error
 
 
-def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
+def edited(frame: Buffer, edits: Sequence[Edit], begin: int = 0, end: int | None = None) -> bytes:
+    """The part of `frame` from `begin` to `end`, with the replacements."""
     parts: list[Buffer] = []
-    at = 0
+    at = begin
     for edit in edits:
         parts += (frame[at : edit.start], edit.replacement)
         at = edit.end
-    return b"".join((*parts, frame[at:]))
+    return b"".join((*parts, frame[at:end]))
 
 
-def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
+def run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
     """Handles without a call what nearly every request has: no tags, empty arrays, and texts of
     less than 127 bytes."""
     for step in program:
@@ -152,8 +179,17 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
             at += step
         elif type(step) is _Tags:
             at = _check_tags(step, frame, at, edits) if frame[at] else at + 1
-        elif type(step) is _Array:
-            at = at + 1 if step.compact and frame[at] == 1 else _check_array(step, frame, at, edits)
+        elif type(step) is Array:
+            if step.compact and frame[at] == 1:
+                at += 1
+                continue
+            count, at = array_count(step, frame, at, edits)
+            element = step.element
+            if len(element) == 1 and type(element[0]) is int:
+                at += count * element[0] if count > 0 else 0
+                continue
+            for _ in range(count):
+                at = run(element, frame, at, edits)
         elif type(step) is _Text:
             length = frame[at]
             at = (
@@ -167,7 +203,7 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
             at += 1
         elif type(step) is _Struct:
             present = frame[at] < 0x80
-            at = _run(step.program, frame, at + 1, edits) if present else at + 1
+            at = run(step.program, frame, at + 1, edits) if present else at + 1
         elif type(step) is _Long:
             duration_ms = int.from_bytes(frame[at : at + 8], "big", signed=True)
             if abs(duration_ms) > _LONGEST_MS:
@@ -192,7 +228,8 @@ def _skip_text(step: _Text, frame: Buffer, at: int, edits: list[Edit]) -> int:
     return at + length - 1 if length else at
 
 
-def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int:
+def array_count(step: Array, frame: Buffer, at: int, edits: list[Edit]) -> tuple[int, int]:
+    """The number of elements, 0 or less for none, and where the first one begins."""
     begin = at
     if step.compact:
         count = frame[at]
@@ -208,18 +245,15 @@ def _check_array(step: _Array, frame: Buffer, at: int, edits: list[Edit]) -> int
     if count <= 0:
         if count < -1:
             edits.append(Edit(begin, at, b"\xff\xff\xff\xff"))
-        return at
+        return count, at
     if count * step.least > len(frame) - at:
         if step.compact and step.nullable and _is_below_zero(count + 1):
             edits.append(Edit(begin, at, b"\x00"))
-            return at
+            return -1, at
         raise ValueError(f"an array of {count} elements in a frame with {len(frame) - at} bytes left")
-    element = step.element
-    if len(element) == 1 and type(element[0]) is int:
-        return at + count * element[0]
-    for _ in range(count):
-        at = _run(element, frame, at, edits)
-    return at
+    if type(edits) is Counted:
+        edits.take(count)
+    return count, at
 
 
 def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
@@ -247,11 +281,10 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
 def _check_known(program: Program, frame: Buffer, at: int, end: int, edits: list[Edit]) -> None:
     """A tagged field has its size in front, so unknown fields within it cannot simply be cut out.
     No client is known to send any."""
-    within: list[Edit] = []
-    _run(program, frame[:end], at, within)
-    if any(len(edit.replacement) != edit.end - edit.start for edit in within):
+    before = len(edits)
+    run(program, frame[:end], at, edits)
+    if any(len(edit.replacement) != edit.end - edit.start for edit in edits[before:]):
         raise ValueError("an unknown tagged field within a tagged field")
-    edits += within
 
 
 def uvarint(frame: Buffer, at: int) -> tuple[int, int]:
@@ -283,7 +316,7 @@ def _to_uvarint(value: int) -> bytes:
 
 
 @cache
-def _program(schema: Any) -> Program:
+def program_of(schema: Any) -> Program:
     hints = get_type_hints(schema)
     flexible: bool = schema.__flexible__
     steps: list[Step] = []
@@ -292,7 +325,7 @@ def _program(schema: Any) -> Program:
         step = _step(field, hints[field.name], flexible)
         if "tag" in field.metadata:
             # A tagged struct has no byte in front: its presence means that it is not null.
-            tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _as_program(step)
+            tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _asprogram_of(step)
         elif isinstance(step, list):
             steps += step
         else:
@@ -307,7 +340,7 @@ def _aside(schema: Any) -> frozenset[int]:
     return SET_ASIDE.get(schema.__api_key__, _NONE_ASIDE) if is_request else _NONE_ASIDE
 
 
-def _as_program(step: Step | list[Step]) -> Program:
+def _asprogram_of(step: Step | list[Step]) -> Program:
     return step if isinstance(step, list) else (step,)
 
 
@@ -318,15 +351,21 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
         element_type = get_args(inner)[0]
         entity = _entity(element_type)
         element = (
-            _program(entity)
+            program_of(entity)
             if entity is not None
-            else _as_program(_primitive(field, flexible, nullable=False))
+            else _asprogram_of(_primitive(field, flexible, nullable=False))
         )
-        return _Array(flexible, optional, element, max(1, sum(map(_least, element))))
+        least = max(1, sum(map(_least, element)))
+        return Array(flexible, optional, element, least, field.name if entity is not None else "", entity)
     entity = _entity(inner)
     if entity is None:
         return _primitive(field, flexible, nullable=optional)
-    return _Struct(_program(entity)) if optional else list(_program(entity))
+    return _Struct(program_of(entity)) if optional else [_unnamed(step) for step in program_of(entity)]
+
+
+def _unnamed(step: Step) -> Step:
+    """A step of a struct that is part of another one, which has no field of that name."""
+    return step._replace(name="", entity=None) if isinstance(step, Array) else step
 
 
 def _entity(hint: Any) -> Any:
@@ -351,7 +390,7 @@ def _least(step: Step) -> int:
         return 8
     if isinstance(step, _Text):
         return step.length_bytes or 1
-    return 4 if isinstance(step, _Array) and not step.compact else 1
+    return 4 if isinstance(step, Array) and not step.compact else 1
 
 
 def _merged(steps: Sequence[Step]) -> list[Step]:

@@ -36,6 +36,18 @@ mappings or objects."""
 
 CORRELATION = struct.Struct(">i")
 _HEADER_START = struct.Struct(">hhih")
+_ANY_ROWS = (1 << 31) - 1
+
+
+class Repeated:
+    """A row that a response has several times, since its client has named something several times.
+    `packed`: its bytes and error codes, once they are known."""
+
+    __slots__ = ("packed", "row")
+
+    def __init__(self, row: Any) -> None:
+        self.row = row
+        self.packed: tuple[bytes, list[int]] | None = None
 
 
 class RequestHead(NamedTuple):
@@ -87,9 +99,9 @@ def _request_reader(
     return schema, schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
 
 
-def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
+def read_request(head: RequestHead, frame: bytes | memoryview, most_rows: int = _ANY_ROWS) -> Any:
     """The request entity of a frame. Raises ValueError (kio's errors among them) if the body cannot
-    be parsed.
+    be parsed, and TooManyRows if it has more rows than `most_rows` (long_requests.py).
 
     A ShareAcknowledge request with reasons of kbroker's own is a ReasonedAcknowledge.
 
@@ -99,19 +111,20 @@ def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
     view = memoryview(frame)
     if (
         head.api_key == PRODUCE
-        and (plain := read_plain_produce(head.api_version, view, head.end)) is not None
+        and (plain := read_plain_produce(head.api_version, view, head.end, most_rows)) is not None
     ):
         return plain
-    return _read_with_kio(head, view.toreadonly())
+    return _read_with_kio(head, view.toreadonly(), most_rows)
 
 
-def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
+def _read_with_kio(head: RequestHead, frame: memoryview, most_rows: int = _ANY_ROWS) -> Any:
     schema, has_tags, reader = _request_reader(head.api_key, head.api_version)
     at = head.end
     try:
         if has_tags:
             at = skip_tags(frame, at) if frame[at] else at + 1
-        edits = check_arrays(schema, frame, at)
+        # A row has at least one byte: nearly all frames are too small for so many.
+        edits = check_arrays(schema, frame, at, None if frame.nbytes <= most_rows else most_rows)
         entity, _ = reader(edited(frame, edits) if edits else frame, at)
         if edits and head.api_key == SHARE_ACKNOWLEDGE:
             entity = with_reasons(entity, frame, edits)
@@ -153,9 +166,13 @@ def _timedelta(value: Any) -> Any:
     return value if isinstance(value, datetime.timedelta) else datetime.timedelta(milliseconds=value)
 
 
+def moment(time_ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=time_ms)
+
+
 def _moment(value: Any) -> Any:
     if isinstance(value, int):
-        return None if value < 0 else _EPOCH + datetime.timedelta(milliseconds=value)
+        return None if value < 0 else moment(value)
     return value
 
 
@@ -181,7 +198,7 @@ def _converter(field: Field[Any], hint: Any) -> _Converter | None:
 def _tuple_converter(entity: type[Any] | None) -> _Converter:
     if entity is None:
         return tuple
-    return lambda rows: tuple(build(entity, row) for row in rows)
+    return lambda rows: tuple(build(entity, row) for row in rows if row is not None)
 
 
 def _entity_type(hint: Any) -> type[Any] | None:
@@ -189,7 +206,7 @@ def _entity_type(hint: Any) -> type[Any] | None:
 
 
 @cache
-def _plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
+def field_plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
     """(name, converter, default or MISSING) of every field."""
     hints = get_type_hints(schema)
     plan = []
@@ -209,9 +226,11 @@ def build(schema: Any, message: Any) -> Any:
     """
     if isinstance(message, schema):
         return message
+    if type(message) is Repeated:
+        message = message.row
     is_mapping = isinstance(message, dict)
     values = {}
-    for name, convert, default in _plan(schema):
+    for name, convert, default in field_plan(schema):
         value = message.get(name, MISSING) if is_mapping else getattr(message, name, MISSING)
         if value is MISSING:
             if default is MISSING:
@@ -230,13 +249,26 @@ def with_throttle_time(entity: Any, throttle_ms: int) -> Any:
     return replace(entity, throttle_time=_timedelta(throttle_ms))
 
 
+@cache
+def throttle_time_at(api_key: int, version: int) -> int:
+    """Where the throttle time is in a packed response: at the start, or behind its error code. -1
+    if the response has none, or behind an array. Produce, which ends with it, gives 0."""
+    names = [field.name for field in fields(response_schema(api_key, version))]
+    if api_key == PRODUCE:
+        return 0
+    if "throttle_time" not in names[:2]:
+        return -1
+    return 2 * names.index("throttle_time")
+
+
 def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int:
     """A value that kio decodes as a timedelta, as the integer on the wire."""
     return value // _MILLISECOND
 
 
 __all__ = [
-    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode",
-    "encode_response", "i32", "i64", "milliseconds", "read_request", "read_request_head", "request_schema",
-    "response_header", "response_schema", "with_throttle_time",
+    "CORRELATION", "Message", "Repeated", "RequestHead", "TZAware", "build", "build_response", "encode",
+    "encode_response", "field_plan", "i32", "i64", "milliseconds", "moment", "read_request",
+    "read_request_head", "request_schema", "response_header", "response_schema", "throttle_time_at",
+    "with_throttle_time",
 ]  # fmt: skip

@@ -54,8 +54,9 @@ class _Unusual(Exception):
     """A request for the general decoder."""
 
 
-def read_plain_produce(version: int, frame: memoryview, at: int) -> ProduceRequest | None:
-    """The request whose header's client id ends at `at`; None: read it with the general decoder."""
+def read_plain_produce(version: int, frame: memoryview, at: int, most_rows: int) -> ProduceRequest | None:
+    """The request whose header's client id ends at `at`; None: read it with the general decoder, as
+    one with more than `most_rows` topics and partitions."""
     if not _FIRST <= version <= _LAST:
         return None
     try:
@@ -64,15 +65,17 @@ def read_plain_produce(version: int, frame: memoryview, at: int) -> ProduceReque
         acks, _ = _HEAD.unpack_from(frame, at)
         count, at = _count(frame, at + _HEAD.size, _LEAST_TOPIC)
         topics: list[TopicData] = []
+        rows_left = most_rows - count
         for _ in range(count):
-            topic, at = _read_topic(version, frame, at)
+            topic, at, rows_left = _read_topic(version, frame, at, rows_left)
             topics.append(topic)
         return None if frame[at] else ProduceRequest(acks, topics)
     except (_Unusual, IndexError, ValueError, struct.error):  # ValueError: a name that is not UTF-8
         return None
 
 
-def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, int]:
+def _read_topic(version: int, frame: memoryview, at: int, rows_left: int) -> tuple[TopicData, int, int]:
+    """A topic, where it ends, and how many rows may follow."""
     name: str | None = None
     topic_id: UUID | None = None
     if version >= _TOPIC_IDS:
@@ -83,6 +86,9 @@ def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, in
         name = str(frame[at : at + length], "utf-8")
         at += length
     count, at = _count(frame, at, _LEAST_PARTITION)
+    rows_left -= count
+    if rows_left < 0:
+        raise _Unusual("many rows")
     partitions: list[PartitionData] = []
     for _ in range(count):
         (index,) = _INDEX.unpack_from(frame, at)
@@ -100,7 +106,7 @@ def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, in
         partitions.append(PartitionData(index, records))
     if frame[at]:
         raise _Unusual("tags")
-    return TopicData(name, topic_id, partitions), at + 1
+    return TopicData(name, topic_id, partitions), at + 1, rows_left
 
 
 def _count(frame: memoryview, at: int, least_bytes: int) -> tuple[int, int]:

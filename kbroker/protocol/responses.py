@@ -187,13 +187,14 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
 
 
 def with_throttle_time(
-    api_key: int, version: int, buffers: Sequence[Buffer], throttle_ms: int
+    api_key: int, version: int, buffers: Sequence[Buffer], throttle_ms: int, at: int = 0
 ) -> Sequence[Buffer]:
-    """A response that is packed by hand, with its throttle time. They are packed without one, since
-    nearly all have none. All begin with it, except that Produce ends with it."""
+    """A packed response, with its throttle time. They are packed without one, since nearly all have
+    none. `at`: where it is. Produce ends with it."""
     packed = _I32.pack(throttle_ms)
     if api_key != _PRODUCE_KEY:
-        return (packed, memoryview(buffers[0])[4:], *buffers[1:])
+        first = memoryview(buffers[0])
+        return (first[:at], packed, first[at + 4 :], *buffers[1:])
     *before, last = buffers
     end = len(last) - (1 if version >= PRODUCE_FLEXIBLE else 0)
     return (*before, memoryview(last)[: end - 4], packed, memoryview(last)[end:])

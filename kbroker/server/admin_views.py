@@ -100,7 +100,7 @@ class AdminViews:
 
     def _is_group(self, group_id: str) -> bool:
         return any(
-            group.group_id == group_id for group in self._broker.share_group_service.coordinator.list_groups()
+            group.group_id == group_id for group in self._broker.share_group_service.coordinator.listed()
         )
 
 

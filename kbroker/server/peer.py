@@ -25,6 +25,7 @@ import trio
 from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
+from kbroker.api.bounds import BOUNDS
 from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as_request
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
@@ -32,14 +33,20 @@ from kbroker.broker.connection import Connection
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Buffer
 from kbroker.metrics import RequestMetrics
+from kbroker.protocol.array_check import TooManyRows
 from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
+from kbroker.protocol.long_requests import DECODED_ROWS_A_TURN, LongRequest
+from kbroker.protocol.long_responses import Packing, ResponseTooLarge, is_long
 from kbroker.protocol.messages import (
+    RequestHead,
     build_response,
     encode,
     read_request,
     read_request_head,
     response_header,
+    response_schema,
+    throttle_time_at,
     with_throttle_time,
 )
 from kbroker.protocol.responses import with_throttle_time as throttled_body
@@ -93,8 +100,8 @@ class _Response:
             return ()
         if type(answer) is Raw:
             body, errors = answer
-            if self.throttle_ms and self.api_key != API_VERSIONS_KEY:
-                body = throttled_body(self.api_key, self.version, body, self.throttle_ms)
+            if self.throttle_ms and (at := throttle_time_at(self.api_key, self.version)) >= 0:
+                body = throttled_body(self.api_key, self.version, body, self.throttle_ms, at)
         else:
             entity = build_response(self.api_key, self.version, answer)
             if self.throttle_ms:
@@ -193,7 +200,7 @@ class Peer(Transport):
                     # that are left.
                     frames, is_owned = _owned(frames), True
                 if waiting is not None:
-                    response.answer = await self._send_then(ready, waiting)
+                    response.answer = await self._send_then(ready, response, waiting)
                 ready.append(response)
                 if is_turn_over:
                     await self._send(ready)
@@ -220,7 +227,7 @@ class Peer(Transport):
                 metering = connection.metering = self._quotas.metering(connection.principal, client_id)
                 metering.busy_s = perf_counter() - response.began
                 if waiting is not None:
-                    response.answer = await timed(self._send_then(ready, waiting), metering)
+                    response.answer = await timed(self._send_then(ready, response, waiting), metering)
                 ready.append(response)
                 response.throttle_ms = wait_ms = self._metered(metering, response.api_key, len(frame))
                 if wait_ms or response.began > turn_ends:
@@ -265,7 +272,9 @@ class Peer(Transport):
         if self._mute is not None:
             self._mute.end()
 
-    async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
+    async def _send_then(
+        self, ready: deque[_Response], response: _Response, waiting: Coroutine[Any, Any, Answer]
+    ) -> Answer:
         """Answers that are ready do not wait for a request that may be parked."""
         try:
             if self._unconfirmed:
@@ -275,7 +284,11 @@ class Peer(Transport):
         except BaseException:
             waiting.close()
             raise
-        return await waiting
+        answer = await waiting
+        if type(answer) is Raw or type(answer) is Later:
+            return answer
+        schema = response_schema(response.api_key, response.version)
+        return await self._packed(response, answer) if is_long(schema, answer) else answer
 
     def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Coroutine[Any, Any, Answer] | None]:
         began = perf_counter()
@@ -294,16 +307,61 @@ class Peer(Transport):
                 unserved = f"{api.module} version {head.api_version} is not served"
                 raise CloseConnection(unserved, f"version of {api.module}")
             metrics.by_version[head.api_version] += 1
-            metrics.request_bytes += 4 + len(frame)
-            body = read_request(head, frame)
+            frame_bytes = len(frame)
+            metrics.request_bytes += 4 + frame_bytes
+            if frame_bytes > BOUNDS[head.api_key].frame_bytes:
+                raise _too_large(head, frame_bytes)
+            body = read_request(head, frame, DECODED_ROWS_A_TURN)
         except ValueError as error:
-            raise CloseConnection(f"malformed request: {error}", "malformed request") from error
+            raise _malformed(error) from error
+        except TooManyRows:
+            response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, None)
+            return response, self._answer_long(head, bytes(frame))
         request = as_request(
             (self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
         )
         answer = handler_of(head.api_key)(request)
         response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
-        return response, answer if type(answer) is CoroutineType else None
+        if type(answer) is CoroutineType:
+            return response, answer
+        if type(answer) is Raw or type(answer) is Later:
+            return response, None
+        if is_long(response_schema(head.api_key, head.api_version), answer):
+            return response, _as_it_is(answer)
+        return response, None
+
+    async def _answer_long(self, head: RequestHead, frame: bytes) -> Answer:
+        """A request of many rows is decoded in turns. What it does then is not interrupted here."""
+        long = LongRequest(head, frame, BOUNDS[head.api_key].rows)
+        try:
+            for _ in long.turns():
+                await trio.lowlevel.checkpoint()
+        except TooManyRows:
+            raise _too_large(head, len(frame)) from None
+        except ValueError as error:
+            raise _malformed(error) from error
+        request = as_request(
+            (self._broker, self.connection, head.api_key, head.api_version, head.client_id, long.body)
+        )
+        answer = handler_of(head.api_key)(request)
+        return await answer if type(answer) is CoroutineType else answer
+
+    async def _packed(self, response: _Response, answer: Message) -> Answer:
+        """A long answer is packed in turns. Raises CloseConnection if it is too large."""
+        schema = response_schema(response.api_key, response.version)
+        most_bytes: int = self._broker.config["kbroker.response.max.bytes"]
+        packing = Packing(schema, answer, most_bytes)
+        try:
+            for _ in packing.turns():
+                await trio.lowlevel.checkpoint()
+        except ResponseTooLarge as error:
+            module = APIS[response.api_key].module
+            raise CloseConnection(
+                f"the answer to {module} would have {error.size_bytes} bytes with its row {error.rows}, more "
+                f"than kbroker.response.max.bytes={most_bytes}",
+                f"size of {module}",
+            ) from None
+        return Raw(packing.parts, packing.errors)
 
     async def _end_silently(self, ready: deque[_Response], last: Later) -> None:
         """Batches with acks=0 at the end of a burst are committed while the next burst is received
@@ -343,6 +401,23 @@ class Peer(Transport):
             # the connection. The socket nearly always takes everything at once.
             if buffers and (sent := self.send_some(buffers)) != sum(map(len, buffers)):
                 await self.send_rest(buffers, sent)
+
+
+async def _as_it_is(answer: Answer) -> Answer:
+    return answer
+
+
+def _malformed(error: ValueError) -> CloseConnection:
+    return CloseConnection(f"malformed request: {error}", "malformed request")
+
+
+def _too_large(head: RequestHead, frame_bytes: int) -> CloseConnection:
+    module, bound = APIS[head.api_key].module, BOUNDS[head.api_key]
+    return CloseConnection(
+        f"{module} of {frame_bytes} bytes is refused: its bound is {bound.rows} rows and "
+        f"{bound.frame_bytes} bytes",
+        f"size of {module}",
+    )
 
 
 def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:

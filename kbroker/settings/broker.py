@@ -311,6 +311,14 @@ BROKER_CONFIGS: Final = by_name(
         "held alone.",
     ),
     ConfigDef(
+        name="kbroker.response.max.bytes",
+        type=_INT,
+        default=str(64 << 20),
+        minimum=1 << 20,
+        dynamic=True,
+        doc="Largest answer of several rows, except to Fetch and ShareFetch; one row may have any size.",
+    ),
+    ConfigDef(
         name="kbroker.sync.interval.ms",
         type=_INT,
         default="75",

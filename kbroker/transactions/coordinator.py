@@ -138,7 +138,11 @@ class Transactions:
         return [each for each, record in self.records() if record.state in PREPARED]
 
     def records(self) -> Iterator[tuple[str, TransactionRecord]]:
-        return ((name, entry.record) for name, entry in self._entries.items() if entry.record is not None)
+        """Ids with their records. Ids may come and go between two of them."""
+        for name in tuple(self._entries):
+            entry = self._entries.get(name)
+            if entry is not None and entry.record is not None:
+                yield name, entry.record
 
     def exhausted(self) -> int:
         """How many ids get another producer id with their next epoch."""

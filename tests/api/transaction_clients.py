@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from kbroker.api import handler_of
 from kbroker.api.request import Raw, Request
 from kbroker.errors import ErrorCode
-from kbroker.protocol.messages import build, request_schema
+from kbroker.protocol.long_responses import Packing
+from kbroker.protocol.messages import build, request_schema, response_schema
 from kbroker.transactions.coordinator import ProducerEpoch
 from tests.api.conftest import KEYS, Client
 from tests.broker.transactional_log import Log
@@ -128,11 +129,13 @@ def described_row(body: _Body) -> Described:
 
 
 async def describe_raw(client: Client, *names: str) -> Raw:
+    """The answer as the server packs it."""
     key = KEYS["describe_transactions"]
     body = build(request_schema(key, 0), {"transactional_ids": names})
     found: Any = handler_of(key)(Request(client.broker, client.connection, key, 0, "test", body))
-    assert isinstance(found, Raw)
-    return found
+    packing = Packing(response_schema(key, 0), found, 1 << 20)
+    list(packing.turns())
+    return Raw(packing.parts, packing.errors)
 
 
 async def describe(client: Client, *names: str) -> list[Described]:

@@ -285,7 +285,7 @@ def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: s
     world.fail()
     shares.not_saved(G, world.store.scan(group_prefix(G)), now_ms=world.now_ms)
     assert world.types() == {G: (kind, "Empty")}
-    assert list(shares.list_groups()) == []
+    assert list(shares.listed()) == []
     assert world.group_ids.type_of(G) == kind
     world.start()
     assert world.types() == {G: (kind, "Empty")}

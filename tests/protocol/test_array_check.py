@@ -12,7 +12,7 @@ import pytest
 from kio.serial import entity_writer
 
 from kbroker.api import APIS
-from kbroker.protocol.array_check import _program, _run, check_arrays
+from kbroker.protocol.array_check import check_arrays, program_of, run
 from kbroker.protocol.messages import (
     build,
     encode,
@@ -69,7 +69,7 @@ def test_the_program_ends_where_the_message_ends(api_key: int, version: int, cou
     entity_writer(schema)(buffer, build(schema, sample(schema, count)))
     body = buffer.getvalue()
     edits: list[Any] = []
-    assert _run(_program(schema), body, 0, edits) == len(body)
+    assert run(program_of(schema), body, 0, edits) == len(body)
     assert not edits
 
 

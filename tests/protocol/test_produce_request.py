@@ -108,7 +108,7 @@ def test_what_is_seldom_sent_is_left_to_kio(version: int) -> None:
     frame = produce_frame(version, {"acks": -1, "topic_data": topics(1)})
     assert frame.endswith(b"\x00\x00\x00")  # the tag sections of partition, topic and request
     tagged = frame[:-1] + b"\x01\x63\x02ab"
-    assert read_plain_produce(version, memoryview(tagged), 10) is None
+    assert read_plain_produce(version, memoryview(tagged), 10, 1000) is None
     assert rows(read_request(read_request_head(tagged), tagged)) == rows(with_kio(frame))
 
 
@@ -123,7 +123,7 @@ def test_damage_is_refused_or_read_as_kio_reads_it(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(0, 4))):
         frame[data.draw(st.integers(10, len(frame) - 1))] = data.draw(st.integers(0, 255))
     whole = bytes(frame[: data.draw(st.integers(10, len(frame)))])
-    plain = read_plain_produce(version, memoryview(whole), 10)
+    plain = read_plain_produce(version, memoryview(whole), 10, 1000)
     if plain is not None:
         assert rows(plain) == rows(with_kio(whole))
 
@@ -133,6 +133,6 @@ def test_a_frame_cut_anywhere_is_not_plain(version: int) -> None:
     frame = produce_frame(version, {"acks": -1, "topic_data": topics(3, 1, records=b"r")})
     for end in range(10, len(frame)):
         cut = frame[:end]
-        assert read_plain_produce(version, memoryview(cut), 10) is None
+        assert read_plain_produce(version, memoryview(cut), 10, 1000) is None
         with pytest.raises(ValueError, match="body cannot be parsed"):
             read_request(RequestHead(PRODUCE, version, 7, None, 10), cut)

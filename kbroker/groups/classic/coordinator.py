@@ -340,10 +340,10 @@ class ClassicGroups:
         return describe_group(group_id, self._groups.get(group_id))
 
     def listed(self) -> Iterator[ListedGroup]:
-        return (
-            ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC)
-            for group in self._groups.values()
-        )
+        """Rows of ListGroups. Groups may be created and deleted between two rows."""
+        for group in tuple(self._groups.values()):
+            if group.group_id in self._groups:
+                yield ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC)
 
     def delete(self, group_id: str) -> Outcome[ErrorCode]:
         """DeleteGroups for one group, without its offsets."""

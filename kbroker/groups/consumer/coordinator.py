@@ -305,9 +305,10 @@ class ConsumerGroups:
         return group is None or not group.members
 
     def listed(self) -> Iterator[ListedGroup]:
-        """Rows of ListGroups."""
-        for group in self._groups.values():
-            yield ListedGroup(group.group_id, CONSUMER, group.state, CONSUMER)
+        """Rows of ListGroups. Groups may be created and deleted between two rows."""
+        for group in tuple(self._groups.values()):
+            if group.group_id in self._groups:
+                yield ListedGroup(group.group_id, CONSUMER, group.state, CONSUMER)
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedConsumerGroup]:
         """ConsumerGroupDescribe, one row for each id."""

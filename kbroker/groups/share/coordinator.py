@@ -27,7 +27,7 @@ has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -45,7 +45,7 @@ from kbroker.groups.outcome import (
 )
 from kbroker.groups.share import offsets
 from kbroker.groups.share.checks import check_epoch, check_form, check_group_id, member_of, not_found
-from kbroker.groups.share.describe import describe_group, listed
+from kbroker.groups.share.describe import describe_group
 from kbroker.groups.share.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -213,10 +213,11 @@ class ShareGroupCoordinator(Coordinator):
         deadline_ms = self._sessions.deadline_ms((group_id, member_id))
         return 0 if deadline_ms is None else max(0, deadline_ms - now_ms)
 
-    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
-        """ListGroups: groups in one of the states and of one of the types, in any letter case; none
-        given means all."""
-        return listed(self._groups.values(), states, types)
+    def listed(self) -> Iterator[ListedGroup]:
+        """Rows of ListGroups. Groups may be created and deleted between two rows."""
+        for group in tuple(self._groups.values()):
+            if group.group_id in self._groups:
+                yield ListedGroup(group.group_id, SHARE, group.state, SHARE)
 
     def delete(self, group_id: str, topics: TopicsView) -> Outcome[ErrorCode]:
         """DeleteGroups for one group. No reply: share state must be deleted first, and `deleted`

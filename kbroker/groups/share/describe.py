@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
 from kbroker.errors import ErrorCode
-from kbroker.groups.ids import SHARE, ListedGroup
 from kbroker.groups.share.messages import (
     DescribedAssignment,
     DescribedShareGroup,
@@ -13,21 +10,6 @@ from kbroker.groups.share.messages import (
     DescribedTopicPartitions,
 )
 from kbroker.groups.share.state import ShareGroup, ShareMember
-
-
-def listed(
-    groups: Iterable[ShareGroup], states: Collection[str], types: Collection[str]
-) -> list[ListedGroup]:
-    """Rows of ListGroups: groups in one of the states and of one of the types, in any letter case;
-    an empty collection means all."""
-    if types and SHARE not in {each.lower() for each in types}:
-        return []
-    wanted = {each.lower() for each in states}
-    return [
-        ListedGroup(group.group_id, SHARE, group.state, SHARE)
-        for group in groups
-        if not wanted or group.state.lower() in wanted
-    ]
 
 
 def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) -> DescribedShareGroup:

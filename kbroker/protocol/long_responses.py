@@ -1,0 +1,299 @@
+"""Long responses, built and encoded in turns: after every ROWS_A_TURN rows other requests get one.
+
+A response is long if it has more rows than that, or if a handler returns an iterator for an array.
+Each row of an iterator is built when its turn comes, and is not kept. A handler's iterator must
+look up by name what it needs for a row, because topics and groups may be deleted between two turns.
+Where it passes over something without a row, it yields None, so that this counts as work.
+
+A response has at most `most_bytes`. Its first row may have any size, but no further row may make
+the response larger. A client that names one thing many times gets its row as often: `each_once`
+looks it up once, and it is encoded once.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+
+from kio.serial import entity_writer
+from kio.serial._serialize import get_field_writer
+from kio.serial.writers import write_compact_array_length, write_legacy_array_length
+from kio.static.primitive import i32
+
+from ..formats.batches import Buffer
+from .error_codes import error_codes
+from .messages import Repeated, build, field_plan
+
+ROWS_A_TURN: Final = 256
+"""Rows that are built and encoded before other requests get a turn: some milliseconds of work."""
+_SHORT: Final = 64
+"""The most rows within a row that is encoded at once."""
+_PART_BYTES: Final = 64 << 10
+K = TypeVar("K", bound=Hashable)
+
+
+class ResponseTooLarge(Exception):
+    """A response would be larger than its bound, and has several rows.
+
+    `size_bytes`: with the row of number `rows`, or an estimate of it."""
+
+    def __init__(self, rows: int, size_bytes: int) -> None:
+        super().__init__(f"{rows} rows of {size_bytes} bytes")
+        self.rows = rows
+        self.size_bytes = size_bytes
+
+
+def each_once(asked: Iterable[K], make: Callable[[K], Any]) -> Iterator[Any]:
+    """The rows for what a client has named, in its order. `make(key)` is called once for each
+    key."""
+    keys = asked if isinstance(asked, (tuple, list)) else list(asked)
+    repeated = {key for key, times in Counter(keys).items() if times > 1}
+    made: dict[K, Repeated] = {}
+    for key in keys:
+        if key not in repeated:
+            yield make(key)
+            continue
+        if key not in made:
+            made[key] = Repeated(make(key))
+        yield made[key]
+
+
+def is_long(schema: Any, message: Any) -> bool:
+    """Whether a response must be packed in turns."""
+    return bool(_arrays(schema)) and _count(schema, message, ROWS_A_TURN) > ROWS_A_TURN
+
+
+def _count(schema: Any, message: Any, most: int) -> int:
+    """The rows of a message, counted no further than above `most`. An iterator has more than
+    that."""
+    count = 0
+    for name, rows_schema in _arrays(schema):
+        rows = _value(message, name)
+        if rows is None:
+            continue
+        if not isinstance(rows, (tuple, list)):
+            return most + 1
+        count += len(rows)
+        if count > most:
+            return count
+        if _arrays(rows_schema):
+            for row in rows:
+                count += _count(rows_schema, row, most - count)
+                if count > most:
+                    return count
+    return count
+
+
+class _FieldPlan(NamedTuple):
+    """How to pack one field. `rows`: the schema of an array's rows; None for all other fields."""
+
+    name: str
+    convert: Callable[[Any], Any] | None
+    default: Any
+    write: Callable[[Any, Any], None]
+    rows: Any
+
+
+@cache
+def _arrays(schema: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a schema that are arrays of rows, with their schemas. None if it has tagged
+    fields: such a message is short, or packed by hand."""
+    hints = get_type_hints(schema)
+    if any("tag" in field.metadata for field in fields(schema)):
+        return ()
+    found = ((field.name, _row_schema(hints[field.name])) for field in fields(schema))
+    return tuple((name, rows) for name, rows in found if rows is not None)
+
+
+def _row_schema(hint: Any) -> Any:
+    """`hint`: tuple[Row, ...], or that or None."""
+    for each in (hint, *get_args(hint)):
+        of = get_args(each)
+        if of and of[-1] is Ellipsis and hasattr(of[0], "__flexible__"):
+            return of[0]
+    return None
+
+
+@cache
+def _plan(schema: Any) -> tuple[_FieldPlan, ...]:
+    arrays = dict(_arrays(schema))
+    by_name: dict[str, Field[Any]] = {field.name: field for field in fields(schema)}
+    return tuple(
+        _FieldPlan(
+            name,
+            convert,
+            default,
+            get_field_writer(by_name[name], schema.__flexible__, is_request_header=False, is_tag=False),
+            arrays.get(name),
+        )
+        for name, convert, default in field_plan(schema)
+    )
+
+
+@cache
+def _payloads(schema: Any) -> tuple[str, ...]:
+    """The fields whose size a client has chosen freely, such as the metadata of a member."""
+    return tuple(field.name for field in fields(schema) if field.metadata.get("kafka_type") == "bytes")
+
+
+@cache
+def _has_payloads(schema: Any) -> bool:
+    return bool(_payloads(schema)) or any(_has_payloads(rows) for _, rows in _arrays(schema))
+
+
+def _payload_bytes(schema: Any, row: Any) -> int:
+    """The least that a short row has, without encoding it."""
+    own = sum(len(_value(row, name) or b"") for name in _payloads(schema))
+    return own + sum(
+        _payload_bytes(rows_schema, each)
+        for name, rows_schema in _arrays(schema)
+        for each in _value(row, name) or ()
+    )
+
+
+def _value(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, dict) else getattr(message, name, None)
+
+
+class Packing:
+    """One response. `parts` and `errors` are complete when `turns` has ended."""
+
+    def __init__(self, schema: Any, message: Any, most_bytes: int) -> None:
+        self.parts: list[Buffer] = []
+        self.errors: list[int] = []
+        self._schema = schema
+        self._message = message
+        self._most_bytes = most_bytes
+        self._buffer = io.BytesIO()
+        self._parts_bytes = 0
+        self._spent = 0
+        self._rows = 0
+        self._is_first = True
+        """Whether the first row is being packed, which may have any size."""
+
+    def turns(self) -> Generator[None, None, None]:
+        """Yields where others should get a turn. Raises ResponseTooLarge."""
+        yield from self._message_in_turns(self._schema, self._message, is_top=True)
+        self._end_part()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._parts_bytes + self._buffer.tell()
+
+    def _end_part(self) -> None:
+        if self._buffer.tell():
+            self._append(self._buffer.getvalue())
+            self._buffer = io.BytesIO()
+
+    def _append(self, part: Buffer) -> None:
+        self.parts.append(part)
+        self._parts_bytes += len(part)
+
+    def _message_in_turns(self, schema: Any, message: Any, *, is_top: bool) -> Generator[None, None, None]:
+        for name, convert, default, write, rows_schema in _plan(schema):
+            value = (
+                message.get(name, MISSING) if isinstance(message, dict) else getattr(message, name, MISSING)
+            )
+            if value is MISSING:
+                if default is MISSING:
+                    raise KeyError(f"{schema.__module__}.{schema.__name__}.{name}")
+                value = default
+            elif rows_schema is None and convert is not None:
+                value = convert(value)
+            if rows_schema is None or value is None:
+                write(self._buffer, value)
+                if value and schema.__dataclass_fields__[name].metadata.get("kafka_type") == "error_code":
+                    self.errors.append(int(value))
+            else:
+                yield from self._array(schema, rows_schema, value, is_top=is_top)
+        if schema.__flexible__:
+            self._buffer.write(b"\x00")
+
+    def _array(
+        self, schema: Any, rows_schema: Any, rows: Iterable[Any], *, is_top: bool
+    ) -> Generator[None, None, None]:
+        """The number of rows comes first. With an iterator it is known last."""
+        write_count = write_compact_array_length if schema.__flexible__ else _write_legacy_count
+        place = -1
+        if isinstance(rows, Sequence):
+            write_count(self._buffer, len(rows))
+        else:
+            self._end_part()
+            place = len(self.parts)
+            self.parts.append(b"")
+        count = 0
+        for row in rows:
+            if row is not None:
+                count += 1
+                if is_top:
+                    self._rows += 1
+                    self._is_first = count == 1
+                yield from self._row(rows_schema, row)
+            self._spent += 1
+            if self._spent >= ROWS_A_TURN:
+                self._spent = 0
+                yield
+        if place >= 0:
+            buffer = io.BytesIO()
+            write_count(buffer, count)
+            self.parts[place] = buffer.getvalue()
+            self._parts_bytes += len(self.parts[place])
+
+    def _row(self, schema: Any, row: Any) -> Generator[None, None, None]:
+        if type(row) is Repeated:
+            yield from self._repeated(schema, row)
+        elif _is_short(schema, row):
+            self._write(schema, row)
+        else:
+            yield from self._message_in_turns(schema, row, is_top=False)
+        if self._buffer.tell() > _PART_BYTES:
+            self._end_part()
+        if not self._is_first:
+            self._check(0)
+
+    def _repeated(self, schema: Any, row: Repeated) -> Generator[None, None, None]:
+        packed = row.packed
+        if packed is None:
+            within = Packing(schema, row.row, self._most_bytes)
+            within._is_first = self._is_first
+            yield from within._row(schema, row.row)
+            within._end_part()
+            packed = row.packed = (b"".join(within.parts), within.errors)
+        else:
+            self._check(len(packed[0]))
+        self._end_part()
+        self._append(packed[0])
+        self.errors += packed[1]
+
+    def _write(self, schema: Any, row: Any) -> None:
+        """A short row, at once."""
+        if not self._is_first and _has_payloads(schema):
+            self._check(_payload_bytes(schema, row))
+        entity = build(schema, row)
+        entity_writer(schema)(self._buffer, entity)
+        self.errors += error_codes(entity)
+        for name, _ in _arrays(schema):
+            self._spent += len(getattr(entity, name) or ())
+
+    def _check(self, more_bytes: int) -> None:
+        size_bytes = self.size_bytes + more_bytes
+        if size_bytes > self._most_bytes:
+            raise ResponseTooLarge(self._rows, size_bytes)
+
+
+def _is_short(schema: Any, row: Any) -> bool:
+    for name, rows_schema in _arrays(schema):
+        rows = _value(row, name)
+        if rows is not None and (
+            not isinstance(rows, (tuple, list)) or len(rows) > _SHORT or (rows and _arrays(rows_schema))
+        ):
+            return False
+    return True
+
+
+def _write_legacy_count(buffer: io.BytesIO, count: int) -> None:
+    write_legacy_array_length(buffer, i32(count))
