@@ -72,7 +72,7 @@ def consume_as_member(
     code."""
     from confluent_kafka import Consumer
 
-    errors = ClientErrors(bootstrap)
+    errors = ClientErrors(bootstrap, group=membership.group)
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
@@ -87,7 +87,7 @@ def consume_as_member(
     ending = Ending()
     with on_signals(ending):
         consumer = Consumer(settings)
-        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0)
+        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0, group=membership.group)
         try:
             _subscribe(consumer, membership.topics, batches)
             for messages in batches:

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
+from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings, text_of
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.interrupts import Deferred
 from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
@@ -39,7 +39,7 @@ class Outcome:
             return
         self.failed += 1
         if self.first_error is None:
-            self.first_error = error.str()
+            self.first_error = text_of(error, "write", topic=message.topic())
             if error.name() == _TOO_LARGE:
                 topic = shlex.quote(message.topic() or "")
                 self.first_error += (
@@ -120,7 +120,7 @@ def send_records(
         for record in records:
             _send(producer, signals, topic, on_delivery=outcome, **record)
             show()
-        while _flush(producer, signals):
+        while _flush(producer, signals, topic):
             show()
     finally:
         signals.remove()
@@ -155,15 +155,21 @@ def _send(producer: Producer, signals: Deferred, topic: str, **record: Any) -> N
                 producer.poll(_PROGRESS_INTERVAL_S)
                 continue
             except KafkaException as error:
-                raise CommandFailed(error.args[0].str()) from error
+                raise CommandFailed(text_of(error.args[0], "write", topic=topic)) from error
             producer.poll(0)
             return
 
 
-def _flush(producer: Producer, signals: Deferred) -> int:
-    """Flush for a moment; returns how many records are left."""
+def _flush(producer: Producer, signals: Deferred, topic: str) -> int:
+    """Flush for a moment; returns how many records are left. Raises CommandFailed after a fatal
+    error of the library."""
+    from confluent_kafka import KafkaException
+
     with signals:
-        return producer.flush(_PROGRESS_INTERVAL_S)
+        try:
+            return producer.flush(_PROGRESS_INTERVAL_S)
+        except KafkaException as error:
+            raise CommandFailed(text_of(error.args[0], "write", topic=topic)) from error
 
 
 def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:

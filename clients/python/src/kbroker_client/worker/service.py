@@ -120,6 +120,11 @@ class Service:
                 raise StartRefused(f"{error}{self._prefetch_option(task)}") from error
             except (ClientError, KafkaError) as error:
                 raise StartRefused(str(error)) from error
+            if facts.unread is not None:
+                logger.warning(
+                    "`retries` and `concurrency` of %s are not compared with its queue: %s",
+                    task.name, facts.unread.message,
+                )  # fmt: skip
             if refusal := _refusal(task, facts):
                 raise StartRefused(refusal)
             if facts.is_plain_group:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from .._shared.client.answers import lacking
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.share.reasons import Reason
 from ..background import Background
@@ -143,7 +144,8 @@ async def _rows(connection: Connection, group: str, topic: str) -> list[Any]:
     )
     (row,) = answer.groups
     if row.error_code is not ErrorCode.none:
-        raise KafkaError(row.error_code, row.error_message or f"share group {group}")
+        why = lacking(row.error_code, "describe", group) or row.error_message
+        raise KafkaError(row.error_code, why or f"share group {group}")
     return [each for row in row.topics if row.topic_name == topic for each in row.partitions]
 
 
