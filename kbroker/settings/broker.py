@@ -279,6 +279,15 @@ BROKER_CONFIGS: Final = by_name(
         "acknowledge and retention can make room. 0: producers may fill the disk.",
     ),
     ConfigDef(
+        name="kbroker.data.directory.mode",
+        type=_STRING,
+        default="700",
+        choices=("700", "750", "755"),
+        doc="Permissions of a new data directory: 700 for the broker's user alone; 750 for readers in its "
+        "group, such as Spark's executors; 755 for all users. An existing directory keeps its permissions; "
+        "the broker warns at the start if they are wider.",
+    ),
+    ConfigDef(
         name="kbroker.admin.protocol",
         type=_STRING,
         default="PLAINTEXT",

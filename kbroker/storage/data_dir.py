@@ -20,6 +20,8 @@ import errno
 import fcntl
 import json
 import os
+import shlex
+import stat
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +44,8 @@ SECURITY_FORMAT = 4
 do everything."""
 FORMAT_VERSION = SECURITY_FORMAT
 """The newest that this version reads and writes."""
+OWNER_ONLY = 0o700
+_OTHERS = 0o077
 DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
@@ -103,9 +107,11 @@ class DataDirectory:
         *,
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
+        mode: int = OWNER_ONLY,
     ) -> DataDirectory:
         """Lock the directory for this process. On first use also write its description, durable on
-        return.
+        return, and give it the permissions `mode`. They decide for all that the engines create in
+        it, because other users must pass this directory.
 
         Raises OperatorError if the directory is in use, was written by another engine or a newer
         version, is damaged, belongs to another program, or is not accessible.
@@ -119,6 +125,7 @@ class DataDirectory:
         try:
             description = _read(path, files)
             if description is None:
+                files.chmod(path, mode)
                 description = DataDescription(FIRST_FORMAT, new_cluster_id(), log_engine, state_engine)
                 _create(path, description, files)
             _check_engines(path, description, log_engine, state_engine)
@@ -129,6 +136,18 @@ class DataDirectory:
             files.close(lock_fd)
             raise
         return cls(path, description, lock_fd, files)
+
+    def warning_of_mode(self, mode: int) -> str | None:
+        """A line for the operator if other users have permissions that `mode` does not give
+        them."""
+        present = stat.S_IMODE(self.path.stat().st_mode)
+        if not present & ~mode & _OTHERS:
+            return None
+        path = shlex.quote(str(self.path))
+        return (
+            f"other users of this host can read {self.path} (mode {present:03o}): `chmod {mode:03o} {path}` "
+            "closes it"
+        )
 
     def raise_format(self, version: int) -> None:
         """Have earlier versions of kbroker refuse this directory; durable on return. Raises

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from kbroker.client import admin
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import open_test_broker
+from tests.brokers import ENGINES, require_engine
 
 
 @contextmanager
@@ -71,6 +74,29 @@ def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
         process.terminate()
         assert ends(process)[0] == OK
     assert topic.partitions == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_new_data_directory_is_closed_to_other_users(tmp_path: Path, engine: str) -> None:
+    data_dir = tmp_path / "data"
+    listen = ("--data-dir", data_dir, "--listen", "127.0.0.1:0", "--storage", require_engine(engine))
+    before = os.umask(0o022)
+    try:
+        with start(*listen, "--config", "kbroker.data.directory.mode=750") as process:
+            ready_port(process)
+            assert stat.S_IMODE(data_dir.stat().st_mode) == 0o750
+            process.terminate()
+            assert "other users" not in ends(process)[2]
+        with start(*listen) as process:
+            ready_port(process)
+            process.terminate()
+            code, _, errors = ends(process)
+    finally:
+        os.umask(before)
+    assert code == OK
+    assert (
+        errors.count(f"other users of this host can read {data_dir} (mode 750): `chmod 700 {data_dir}`") == 1
+    )
 
 
 def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(tmp_path: Path) -> None:
