@@ -58,7 +58,7 @@ def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: AN
         if not (error.name or "").startswith("kbroker_client"):
             raise
         raise CommandFailed(
-            "workers need a package: pip install kbroker-client, or ./clients/python of a checkout"
+            "workers need the package kbroker-client: in a checkout, pip install ./clients/python"
         ) from error
     security = client_security(security_of(context))
     if security is not None and options["reload"]:

@@ -528,5 +528,5 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setitem(sys.modules, "kbroker_client.worker.cli", None)
     assert run(["worker", "run", "jobs:app"]) == 1
     assert capsys.readouterr().err == (
-        "kbroker: workers need a package: pip install kbroker-client, or ./clients/python of a checkout\n"
+        "kbroker: workers need the package kbroker-client: in a checkout, pip install ./clients/python\n"
     )
