@@ -8,7 +8,6 @@ must have ended all requests before.
 
 from __future__ import annotations
 
-import logging
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -85,8 +84,6 @@ from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.data_dir import COMPACTION_FORMAT, SECURITY_FORMAT, TRANSACTIONS_FORMAT, DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 from kbroker.transactions.coordinator import Transactions, TransactionsStatistics
-
-logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Coordinator)
 
@@ -428,8 +425,6 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.authorizer_factory(options.config["authorizer.class.name"])
     mode = int(options.config["kbroker.data.directory.mode"], 8)
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage, mode=mode) as directory:
-        if warning := directory.warning_of_mode(mode):
-            logger.warning(warning)
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with starting(options.data_dir):

@@ -283,9 +283,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_STRING,
         default="700",
         choices=("700", "750", "755"),
-        doc="Permissions of a new data directory: 700 for the broker's user alone; 750 for readers in its "
-        "group, such as Spark's executors; 755 for all users. An existing directory keeps its permissions; "
-        "the broker warns at the start if they are wider.",
+        doc="Permissions of a new data directory: 700, or for its readers, such as Spark, 750 (the group) or "
+        "755 (all users). An existing one keeps its own; the broker warns if they are wider.",
     ),
     ConfigDef(
         name="kbroker.admin.protocol",

@@ -19,6 +19,7 @@ import base64
 import errno
 import fcntl
 import json
+import logging
 import os
 import shlex
 import stat
@@ -44,6 +45,8 @@ SECURITY_FORMAT = 4
 do everything."""
 FORMAT_VERSION = SECURITY_FORMAT
 """The newest that this version reads and writes."""
+logger = logging.getLogger(__name__)
+
 OWNER_ONLY = 0o700
 _OTHERS = 0o077
 DESCRIPTION = "kbroker.json"
@@ -111,7 +114,7 @@ class DataDirectory:
     ) -> DataDirectory:
         """Lock the directory for this process. On first use also write its description, durable on
         return, and give it the permissions `mode`. They decide for all that the engines create in
-        it, because other users must pass this directory.
+        it, because other users must pass this directory. Logs a warning if others have more.
 
         Raises OperatorError if the directory is in use, was written by another engine or a newer
         version, is damaged, belongs to another program, or is not accessible.
@@ -135,19 +138,8 @@ class DataDirectory:
         except OperatorError:
             files.close(lock_fd)
             raise
+        _warn_of_mode(path, mode)
         return cls(path, description, lock_fd, files)
-
-    def warning_of_mode(self, mode: int) -> str | None:
-        """A line for the operator if other users have permissions that `mode` does not give
-        them."""
-        present = stat.S_IMODE(self.path.stat().st_mode)
-        if not present & ~mode & _OTHERS:
-            return None
-        path = shlex.quote(str(self.path))
-        return (
-            f"other users of this host can read {self.path} (mode {present:03o}): `chmod {mode:03o} {path}` "
-            "closes it"
-        )
 
     def raise_format(self, version: int) -> None:
         """Have earlier versions of kbroker refuse this directory; durable on return. Raises
@@ -195,6 +187,15 @@ class DataDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _warn_of_mode(path: Path, mode: int) -> None:
+    present = stat.S_IMODE(path.stat().st_mode)
+    if present & ~mode & _OTHERS:
+        logger.warning(
+            "other users of this host can read %s (mode %03o): `chmod %03o %s` closes it",
+            path, present, mode, shlex.quote(str(path)),
+        )  # fmt: skip
 
 
 def _lock(path: Path, files: Files) -> int:
