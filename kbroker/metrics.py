@@ -90,6 +90,12 @@ class SaslMetrics:
         self.failures: dict[str, int] = {}
         self.expired = 0
 
+    def offer(self, mechanisms: Iterable[str]) -> None:
+        """Count from 0: a series that begins with 1 shows no increase."""
+        for counts in (self.successes, self.renewals, self.failures):
+            for mechanism in mechanisms:
+                counts.setdefault(mechanism, 0)
+
     def authenticated(self, mechanism: str, *, is_renewal: bool) -> None:
         counts = self.renewals if is_renewal else self.successes
         counts[mechanism] = counts.get(mechanism, 0) + 1

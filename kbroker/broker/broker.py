@@ -426,7 +426,8 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     plugins.authorizer_factory(options.config["authorizer.class.name"])
-    with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
+    mode = int(options.config["kbroker.data.directory.mode"], 8)
+    with DataDirectory.open(options.data_dir, options.storage, options.state_storage, mode=mode) as directory:
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with starting(options.data_dir):

@@ -33,6 +33,10 @@ def _ignore(_: ReadyInfo) -> None:
     pass
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
     """The options of `kbroker start`.
@@ -44,6 +48,7 @@ class StartOptions:
     - `admin_names`: host names by which clients may address that endpoint
     - `adopt`: start even if logs hold records and the state has no topic, or a topic lacks its logs
     - `on_ready`: called once, in the broker's thread, when connections are accepted
+    - `on_reload`: called in the broker's thread at each SIGHUP of a broker without a terminal
     """
 
     data_dir: Path
@@ -58,3 +63,4 @@ class StartOptions:
     admin_names: tuple[str, ...] = ()
     adopt: bool = False
     on_ready: Callable[[ReadyInfo], None] = field(default=_ignore)
+    on_reload: Callable[[], None] = field(default=_nothing)

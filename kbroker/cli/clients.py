@@ -38,10 +38,10 @@ them."""
 class ClientErrors:
     """Errors that librdkafka reports outside of any call. The library prints nothing (log_level 0)
     and never gives up, so the command decides: it survives a broker's restart, and ends when the
-    broker stays away for `patience_s`."""
+    broker stays away for `patience_s`. `group`: of the consumer."""
 
-    def __init__(self, bootstrap: Bootstrap, patience_s: float = 10.0) -> None:
-        self._bootstrap, self._patience_s = bootstrap, patience_s
+    def __init__(self, bootstrap: Bootstrap, patience_s: float = 10.0, *, group: str = "") -> None:
+        self._bootstrap, self._patience_s, self._group = bootstrap, patience_s, group
         self._fatal: str | None = None
         self._down_since_s: float | None = None
 
@@ -49,7 +49,7 @@ class ClientErrors:
         from confluent_kafka import KafkaError as Error
 
         if error.fatal():
-            self._fatal = error.str()
+            self._fatal = text_of(error, "read", group=self._group)
         elif error.code() == Error._ALL_BROKERS_DOWN and self._down_since_s is None:
             self._down_since_s = time.monotonic()
 
@@ -82,6 +82,18 @@ def client_settings(bootstrap: Bootstrap, errors: ClientErrors) -> dict[str, Any
         "error_cb": errors,
         **bootstrap.security.library_settings(),
     }
+
+
+def text_of(error: KafkaError, needs: str, *, topic: str | None = None, group: str | None = None) -> str:
+    """Of an error of the library. If the user lacks a right on this topic or group, the text names
+    it, as in kbroker.client.answers."""
+    from kbroker.client.answers import lacking
+
+    code = error.code()
+    if code == error.CLUSTER_AUTHORIZATION_FAILED and needs == "write":
+        code = error.TOPIC_AUTHORIZATION_FAILED  # A user who may write to no topic gets no producer id.
+    name = group if code == error.GROUP_AUTHORIZATION_FAILED else topic
+    return lacking(code, needs, name or "") or error.str()
 
 
 def record_as_json(message: Message) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _consume_log(
     wanted = {(name, number) for name, numbers in known.items() for number in partitions or numbers}
     offset = start if isinstance(start, int) else {EARLIEST: OFFSET_BEGINNING, LATEST: OFFSET_END}[start]
     consumer = Consumer(settings)
-    batches = Batches(consumer, errors, ends, joins=False)
+    batches = Batches(consumer, errors, ends)
     batches.unheard |= wanted
     try:
         consumer.assign([TopicPartition(name, number, offset) for name, number in sorted(wanted)])

@@ -19,6 +19,7 @@ from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
 from kbroker.cli.params import Bootstrap, connect
 from kbroker.client.group_admin import kind_of_group
+from kbroker.terminal import HangUp, meaning_of_hang_up
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -38,17 +39,17 @@ class Membership(NamedTuple):
 
 
 class Ending:
-    """The first SIGINT or SIGTERM requests a clean end. A second one ends the command even while
-    the reader of its output blocks it."""
+    """The first SIGINT or SIGTERM, or the SIGHUP of a closed terminal, requests a clean end. A
+    second one ends the command even while the reader of its output blocks it."""
 
     def __init__(self) -> None:
         self.signal_number = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.signal_number:
+        if self.signal_number and number != signal.SIGHUP:  # A closed terminal may send it twice.
             drop_stdout()
             raise KeyboardInterrupt
-        self.signal_number = number
+        self.signal_number = self.signal_number or number
 
     @property
     def code(self) -> int:
@@ -57,7 +58,10 @@ class Ending:
 
 @contextmanager
 def on_signals(ending: Ending) -> Iterator[None]:
-    previous = {number: signal.signal(number, ending) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if meaning_of_hang_up() is HangUp.STOP:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, ending) for number in numbers}
     try:
         yield
     finally:
@@ -72,7 +76,7 @@ def consume_as_member(
     code."""
     from confluent_kafka import Consumer
 
-    errors = ClientErrors(bootstrap)
+    errors = ClientErrors(bootstrap, group=membership.group)
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
@@ -87,7 +91,7 @@ def consume_as_member(
     ending = Ending()
     with on_signals(ending):
         consumer = Consumer(settings)
-        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0)
+        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0, group=membership.group)
         try:
             _subscribe(consumer, membership.topics, batches)
             for messages in batches:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.cli.clients import ClientErrors
+from kbroker.cli.clients import ClientErrors, text_of
 from kbroker.cli.exits import CommandFailed, say
 from kbroker.workloads.settings import is_about_its_group
 
@@ -31,7 +31,7 @@ def never() -> bool:
 
 class Batches:
     """Polled records, batch by batch, until the wanted number has arrived, none arrived within the
-    timeout, or `is_ended` returns true. `joins`: the consumer is a member of its group.
+    timeout, or `is_ended` returns true. `group`: that the consumer joins; None: it joins none.
 
     `unheard` has the assigned partitions that have neither delivered a record nor been found empty.
     The timeout starts once it is empty; a rebalance changes it. `is_assigned` is False before the
@@ -46,12 +46,12 @@ class Batches:
         ends: Ends,
         is_ended: Callable[[], bool] = never,
         *,
-        joins: bool = True,
+        group: str | None = None,
     ) -> None:
         self.unheard: set[tuple[str, int]] = set()
         self.is_assigned = True
         self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
-        self._joins = joins
+        self._group = group
         self._left = ends.max_messages
         self._timeout_s = float("inf") if ends.timeout_ms is None else ends.timeout_ms / 1000
 
@@ -75,8 +75,8 @@ class Batches:
         for message in polled:
             if (error := message.error()) is None:
                 messages.append(message)
-            elif self._joins or not is_about_its_group(error):
-                _judge(error)
+            elif self._group or not is_about_its_group(error):
+                _judge(error, message.topic(), self._group)
             topic, partition = message.topic(), message.partition()
             if topic is not None and partition is not None:
                 self.unheard.discard((topic, partition))
@@ -87,7 +87,7 @@ class Batches:
         return messages
 
 
-def _judge(error: KafkaError) -> None:
+def _judge(error: KafkaError, topic: str | None, group: str | None) -> None:
     """Raises CommandFailed for an error that a retry does not cure."""
     from confluent_kafka import KafkaError as Error
 
@@ -97,4 +97,4 @@ def _judge(error: KafkaError) -> None:
             "rejoins"
         )
     elif error.code() != Error._PARTITION_EOF:
-        raise CommandFailed(error.str())
+        raise CommandFailed(text_of(error, "read", topic=topic, group=group))

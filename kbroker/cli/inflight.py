@@ -51,5 +51,18 @@ def inflight(
 def ask_in_flight(admin: AdminEndpoint, group: str, topic: str | None) -> dict[str, Any]:
     """The document of the broker's HTTP endpoint. Raises BrokerUnreachable, and KafkaError with the
     broker's error."""
+    from kbroker.client.answers import lacking
+    from kbroker.errors import ErrorCode, KafkaError
+
     query = f"?{urlencode({'topic': topic})}" if topic is not None else ""
-    return admin.get(f"/v1/share-groups/{quote(group, safe='')}/inflight{query}")
+    try:
+        return admin.get(f"/v1/share-groups/{quote(group, safe='')}/inflight{query}")
+    except KafkaError as error:
+        refused = {  # The endpoint answers with words, and without a code.
+            "Group authorization failed.": (ErrorCode.group_authorization_failed, group),
+            "Topic authorization failed.": (ErrorCode.topic_authorization_failed, topic or ""),
+        }.get(error.message or "")
+        if refused is None:
+            raise
+        code, name = refused
+        raise KafkaError(code, lacking(code, "describe", name)) from error

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings
+from kbroker.cli.clients import MAX_MESSAGE_BYTES, ClientErrors, client_settings, text_of
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.interrupts import Deferred
 from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, connect, not_empty
@@ -82,7 +82,7 @@ class Outcome:
             return
         self.failed += 1
         if self.first_error is None:
-            self.first_error = error.str()
+            self.first_error = text_of(error, "write", topic=message.topic())
             if error.name() == _TOO_LARGE:
                 topic = shlex.quote(message.topic() or "")
                 self.first_error += (
@@ -167,7 +167,7 @@ def send_records(
             show()
             if refusal is not None:
                 break
-        while refusal is None and _flush(producer, signals):
+        while refusal is None and _flush(producer, signals, topic):
             show()
             refusal = refusals.check()
         if refusal is not None:
@@ -216,15 +216,21 @@ def _send(
                     return refusal
                 continue
             except KafkaException as error:
-                raise CommandFailed(error.args[0].str()) from error
+                raise CommandFailed(text_of(error.args[0], "write", topic=topic)) from error
             producer.poll(0)
             return None
 
 
-def _flush(producer: Producer, signals: Deferred) -> int:
-    """Flush for a moment; returns how many records are left."""
+def _flush(producer: Producer, signals: Deferred, topic: str) -> int:
+    """Flush for a moment; returns how many records are left. Raises CommandFailed after a fatal
+    error of the library."""
+    from confluent_kafka import KafkaException
+
     with signals:
-        return producer.flush(_PROGRESS_INTERVAL_S)
+        try:
+            return producer.flush(_PROGRESS_INTERVAL_S)
+        except KafkaException as error:
+            raise CommandFailed(text_of(error.args[0], "write", topic=topic)) from error
 
 
 def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.clients import SILENCE, ClientErrors, client_settings, print_record, require_topics
+from kbroker.cli.clients import SILENCE, ClientErrors, client_settings, print_record, require_topics, text_of
 from kbroker.cli.exits import CommandFailed, say
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, not_blank
 from kbroker.client.group_admin import kind_of_group
@@ -79,7 +79,7 @@ def share_consume(
     verdict = (
         AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
     )
-    errors = ClientErrors(bootstrap)
+    errors = ClientErrors(bootstrap, group=group)
     settings = {
         **client_settings(bootstrap, errors),
         "logger": SILENCE,
@@ -91,7 +91,9 @@ def share_consume(
     with connect(bootstrap) as connection:
         begin_new_group(connection, group, start)
     consumer = ShareConsumer(settings)
-    worker = _Worker(consumer, errors, verdict, {"as_json": as_json, "key_separator": key_separator})
+    worker = _Worker(
+        consumer, topic, group, errors, verdict, {"as_json": as_json, "key_separator": key_separator}
+    )
     try:
         consumer.subscribe([topic])
         worker.run(max_messages, None if timeout_ms is None else timeout_ms / 1000)
@@ -130,8 +132,15 @@ class _Worker:
     because a lock had expired."""
 
     def __init__(
-        self, consumer: ShareConsumer, errors: ClientErrors, verdict: AcknowledgeType, style: dict[str, Any]
+        self,
+        consumer: ShareConsumer,
+        topic: str,
+        group: str,
+        errors: ClientErrors,
+        verdict: AcknowledgeType,
+        style: dict[str, Any],
     ) -> None:
+        self._topic, self._group = topic, group
         self._consumer, self._errors, self._verdict, self._style = consumer, errors, verdict, style
         self.failed = 0
         self.first_error: str | None = None
@@ -155,7 +164,7 @@ class _Worker:
         printed = 0
         for message in self._polled():
             if (error := message.error()) is not None:
-                raise CommandFailed(error.str())
+                raise CommandFailed(text_of(error, "read", topic=self._topic, group=self._group))
             if limit is not None and printed == limit:
                 self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
                 continue
@@ -175,7 +184,9 @@ class _Worker:
         try:
             return self._consumer.poll(_POLL_S)
         except KafkaException as error:
-            raise CommandFailed(error.args[0].str()) from error
+            raise CommandFailed(
+                text_of(error.args[0], "read", topic=self._topic, group=self._group)
+            ) from error
 
     def _commit(self) -> None:
         for partition, error in self._consumer.commit_sync().items():

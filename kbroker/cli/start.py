@@ -30,6 +30,7 @@ from kbroker.cli.start_sources import (
     check_environment,
     origin,
     read_file,
+    read_log_level,
     said_by,
     settings,
     split_names,
@@ -160,6 +161,8 @@ def start(
 ) -> int:
     """Run a broker until SIGTERM or SIGINT.
 
+    SIGHUP stops it too if it has a terminal. Otherwise it reads certificates and log level again.
+
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
 
     Every option can also be given by an environment variable, or by a line of the file of
@@ -187,6 +190,7 @@ def start(
         admin_names=admin_hosts,
         adopt=adopt,
         on_ready=lambda ready: _announce(ready_line(options, ready)),
+        on_reload=lambda: read_log_level(context, config_file),
     )
     set_up_logging(log_level, log_format)
     if sources := said_by(context):

@@ -13,6 +13,7 @@ the addresses for clients.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from click.core import ParameterSource
 
 from kbroker.cli.exits import USAGE, CommandFailed
 from kbroker.cli.params import NameValue
+
+logger = logging.getLogger(__name__)
 
 PREFIX: Final = "KBROKER_START_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
@@ -176,6 +179,33 @@ def check_environment(context: click.Context) -> None:
             )
             hint = f"did you mean {PREFIX}{close[0]}?" if close else f"there are {', '.join(known)}"
             raise click.UsageError(f"environment variable {name} names no option; {hint}", context)
+
+
+def read_log_level(context: click.Context, path: Path | None) -> None:
+    """Set the log level to that of the configuration file, which may have changed since the start.
+    Logs why not, if the level comes from elsewhere or cannot be used."""
+    from kbroker.errors import OperatorError
+    from kbroker.settings.altering import file_settings
+
+    source = context.get_parameter_source("log_level")
+    if source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        logger.info("the log level stays: %s gives it", origin(context, "log_level"))
+        return
+    if path is None:
+        logger.info("the log level stays: there is no --config-file")
+        return
+    (option,) = [each for each in context.command.params if each.name == "log_level"]
+    try:
+        found = {
+            each.name: each for each in file_settings(path.read_text("utf-8-sig").splitlines(), str(path))
+        }
+        given = found.get("log-level")
+        level = option.type.convert(given.value if given else option.default, option, context)
+    except (OSError, UnicodeDecodeError, OperatorError, click.BadParameter) as error:
+        logger.error("the log level stays: %s: %s", path, error)
+        return
+    logging.getLogger().setLevel(level.upper())
+    logger.info("the log level is %s", level)
 
 
 def said_by(context: click.Context) -> str:

@@ -1,10 +1,10 @@
-"""`kbroker worker run`: the command of the worker library, a distribution of its own that only this
-module imports. Apart from click it is the same as `kbroker-worker run`."""
+"""`kbroker worker run`: the command of the worker library, a distribution of its own. Apart from
+click it is the same as `kbroker-worker run`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,10 +12,7 @@ from kbroker.cli.exits import CommandFailed
 from kbroker.cli.params import COUNT
 from kbroker.cli.security_options import command_config_option, security_of
 from kbroker.cli.suggesting import SuggestingGroup
-
-if TYPE_CHECKING:
-    from kbroker.client.security import ClientSecurity
-    from kbroker_client import Security
+from kbroker.client.worker_security import client_security
 
 
 @click.group(cls=SuggestingGroup)
@@ -61,9 +58,9 @@ def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: AN
         if not (error.name or "").startswith("kbroker_client"):
             raise
         raise CommandFailed(
-            "workers need a package: pip install kbroker-client, or ./clients/python of a checkout"
+            "workers need the package kbroker-client: in a checkout, pip install ./clients/python"
         ) from error
-    security = _security(security_of(context))
+    security = client_security(security_of(context))
     if security is not None and options["reload"]:
         raise CommandFailed("--reload cannot be used with --command-config: give the App its security")
     try:
@@ -72,29 +69,6 @@ def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: AN
         if isinstance(error.code, str):
             raise CommandFailed(error.code.removeprefix("worker: ")) from error
         raise
-
-
-def _security(given: ClientSecurity) -> Security | None:
-    """The same for the client of the worker library; None: the app's own."""
-    import anyio
-
-    from kbroker.client import tls
-    from kbroker.client.oauth import fetch_token
-    from kbroker_client import Security
-
-    if given.tls is None and given.login is None:
-        return None
-    context = tls.context_of(given.tls) if given.tls is not None else False
-    if given.login is None:
-        return Security(tls=context)
-    source = given.login.tokens
-    if source is None:
-        return Security(context, given.login.mechanism, given.login.username, given.login.password)
-
-    async def token() -> str:
-        return await anyio.to_thread.run_sync(fetch_token, source)
-
-    return Security(context, given.login.mechanism, token=token)
 
 
 def _arguments(options: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permis
 def describe(connection: Connection, chosen: AclFilter) -> list[Acl]:
     """The entries that the filter selects, sorted. Raises KafkaError."""
     answer = connection.call("describe_acls", **_filter_fields(chosen))
-    _check(answer.error_code, answer.error_message)
+    _check(answer.error_code, answer.error_message, "describe")
     return sorted(
         Acl(
             _named(ResourceType, resource.resource_type),
@@ -71,17 +71,17 @@ def _filter_fields(chosen: AclFilter) -> dict[str, Any]:
 def _refusal(code: ErrorCode, message: str | None) -> KafkaError | None:
     """Raises KafkaError if the broker has no authorizer."""
     if code is ErrorCode.security_disabled:
-        _check(code, message)
-    return None if code is ErrorCode.none else KafkaError(code, reason(code, message))
+        _check(code, message, "alter")
+    return None if code is ErrorCode.none else KafkaError(code, reason(code, message, needs="alter"))
 
 
-def _check(code: ErrorCode, message: str | None) -> None:
+def _check(code: ErrorCode, message: str | None, needs: str) -> None:
     if code is ErrorCode.security_disabled:
         raise KafkaError(
             code, "the broker has no authorizer, so every client may do everything: set authorizer.class.name"
         )
     if code is not ErrorCode.none:
-        raise KafkaError(code, reason(code, message))
+        raise KafkaError(code, reason(code, message, needs=needs))
 
 
 def _named(kind: Any, number: int) -> Any:  # noqa: ANN401 (a member of that enumeration)

@@ -15,7 +15,7 @@ from uuid import UUID
 from ..errors import ErrorCode, KafkaError
 from ..formats.state_values import ResourceType as ResourceType
 from ..protocol.topic_names import is_legal, why_illegal
-from .answers import check, reason
+from .answers import check, lacking, reason
 from .caller import Caller
 
 EARLIEST = -2
@@ -87,14 +87,14 @@ def create_topic(
         "configs": [{"name": key, "value": value} for key, value in (config or {}).items()],
     }
     answer = connection.call("create_topics", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only)
-    check(answer.topics[0].error_code, answer.topics[0].error_message)
+    check(answer.topics[0].error_code, answer.topics[0].error_message, needs="create", name=name)
 
 
 def delete_topic(connection: Caller, name: str) -> None:
     """Raises KafkaError, for instance unknown_topic_or_partition."""
     answer = connection.call("delete_topics", topics=[{"name": name, "topic_id": None}], timeout=_TIMEOUT_MS)
     row = answer.responses[0]
-    check(row.error_code, reason(row.error_code, row.error_message))
+    check(row.error_code, reason(row.error_code, row.error_message), needs="delete", name=name)
 
 
 def grow_topic(connection: Caller, name: str, partitions: int, *, validate_only: bool = False) -> None:
@@ -105,7 +105,7 @@ def grow_topic(connection: Caller, name: str, partitions: int, *, validate_only:
         "create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only
     )
     result = answer.results[0]
-    check(result.error_code, reason(result.error_code, result.error_message))
+    check(result.error_code, reason(result.error_code, result.error_message), needs="alter", name=name)
 
 
 def delete_records(connection: Caller, topic: str, offsets: Mapping[int, int]) -> dict[int, int | KafkaError]:
@@ -120,7 +120,10 @@ def delete_records(connection: Caller, topic: str, offsets: Mapping[int, int]) -
     return {
         row.partition_index: row.low_watermark
         if row.error_code is ErrorCode.none
-        else KafkaError(row.error_code, f"{topic}-{row.partition_index}: {reason(row.error_code)}")
+        else KafkaError(
+            row.error_code,
+            f"{topic}-{row.partition_index}: {reason(row.error_code, needs='delete', name=topic)}",
+        )
         for row in answer.topics[0].partitions
     }
 
@@ -147,7 +150,7 @@ def _refusal(name: str, code: ErrorCode) -> str:
             return f"there is no topic {name}"
         case ErrorCode.invalid_topic_exception if not is_legal(name):
             return why_illegal(name)
-    return f"topic {name!r}: {reason(code)}"
+    return lacking(code, "describe", name) or f"topic {name!r}: {reason(code)}"
 
 
 def list_offsets(
@@ -192,7 +195,9 @@ def find_offsets(
         (topic.name, row.partition_index): row.offset
         if row.error_code is ErrorCode.none
         else KafkaError(
-            row.error_code, f"offsets of {topic.name}-{row.partition_index}: {reason(row.error_code)}"
+            row.error_code,
+            f"offsets of {topic.name}-{row.partition_index}: "
+            + reason(row.error_code, needs="describe", name=topic.name),
         )
         for topic in answer.topics
         for row in topic.partitions
@@ -204,7 +209,7 @@ def describe_configs(connection: Caller, kind: ResourceType, name: str) -> list[
     resource = {"resource_type": int(kind), "resource_name": name, "configuration_keys": None}
     answer = connection.call("describe_configs", resources=[resource], include_synonyms=True)
     result = answer.results[0]
-    check(result.error_code, result.error_message)
+    check(result.error_code, result.error_message, needs="describe-configs", name=name)
     own = _OWN_SOURCE[kind] if name else ALL_BROKERS_SOURCE
     entries = []
     for row in result.configs:
@@ -232,13 +237,14 @@ def alter_configs(
     rows += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete_configs]
     resource = {"resource_type": int(kind), "resource_name": name, "configs": rows}
     answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=validate_only)
-    check(answer.responses[0].error_code, answer.responses[0].error_message)
+    row = answer.responses[0]
+    check(row.error_code, row.error_message, needs="alter-configs", name=name)
 
 
 def groups_with_configs(connection: Caller) -> list[str]:
     """Ids of the groups on which configs are set; such a group need not exist."""
     answer = connection.call("list_config_resources", resource_types=(int(ResourceType.GROUP),))
-    check(answer.error_code)
+    check(answer.error_code, needs="describe-configs")
     return sorted(row.resource_name for row in answer.config_resources)
 
 

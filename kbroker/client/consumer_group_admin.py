@@ -108,7 +108,7 @@ def _is_not_found(found: ConsumerGroup | KafkaError | None) -> bool:
 
 def _consumer_group(row: Entity) -> ConsumerGroup | KafkaError:
     if row.error_code is not ErrorCode.none:
-        return refusal(row)
+        return refusal(row, "describe", row.group_id)
     members = tuple(sorted(_consumer_member(each) for each in row.members))
     return ConsumerGroup(
         row.group_id,
@@ -144,7 +144,7 @@ def _partitions(assignment: Entity) -> Assignment:
 
 def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
     if row.error_code is not ErrorCode.none:
-        return refusal(row)
+        return refusal(row, "describe", row.group_id)
     if row.group_state == _DEAD:
         return KafkaError(ErrorCode.group_id_not_found, f"Group {row.group_id} not found.")
     if row.protocol_type not in (CONSUMER_PROTOCOL, ""):
@@ -190,14 +190,13 @@ def committed_offsets(connection: Connection, group_id: str) -> dict[TopicPartit
     else:
         wanted = [{"group_id": group_id, "topics": None}]
         (group,) = connection.call("offset_fetch", version, groups=wanted, require_stable=False).groups
-    check(group.error_code, f"offsets of group {group_id}: {reason(group.error_code)}")
+    why = reason(group.error_code, needs="describe", name=group_id)
+    check(group.error_code, f"offsets of group {group_id}: {why}")
     offsets = {}
     for topic in group.topics:
         for row in topic.partitions:
-            check(
-                row.error_code,
-                f"offset of group {group_id}, {topic.name}-{row.partition_index}: {reason(row.error_code)}",
-            )
+            why = reason(row.error_code, needs="describe", name=topic.name)
+            check(row.error_code, f"offset of group {group_id}, {topic.name}-{row.partition_index}: {why}")
             if row.committed_offset >= 0:
                 offsets[TopicPartition(topic.name, row.partition_index)] = _committed(row)
     return dict(sorted(offsets.items()))
@@ -231,7 +230,8 @@ def commit_offsets(
         }
         for topic, numbers in by_topic(offsets).items()
     ]
-    return _refused(connection.call("offset_commit", version, group_id=group_id, topics=rows, **_NOBODY))
+    answer = connection.call("offset_commit", version, group_id=group_id, topics=rows, **_NOBODY)
+    return _refused(answer, group_id)
 
 
 def delete_offsets(
@@ -249,13 +249,15 @@ def delete_offsets(
         for topic, numbers in wanted.items()
     ]
     answer = connection.call("offset_delete", group_id=group_id, topics=rows)
-    check(answer.error_code, f"group {group_id}: {reason(answer.error_code)}")
-    return _refused(answer)
+    why = reason(answer.error_code, needs="delete", name=group_id)
+    check(answer.error_code, f"group {group_id}: {why}")
+    return _refused(answer, group_id)
 
 
-def _refused(answer: Entity) -> dict[TopicPartition, KafkaError]:
+def _refused(answer: Entity, group_id: str) -> dict[TopicPartition, KafkaError]:
+    """Both requests need READ on the group and on the topics."""
     return {
-        TopicPartition(topic.name, row.partition_index): refusal(row)
+        TopicPartition(topic.name, row.partition_index): refusal(row, "read", group_id, topic.name)
         for topic in answer.topics
         for row in topic.partitions
         if row.error_code is not ErrorCode.none

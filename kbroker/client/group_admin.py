@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import ErrorCode, KafkaError
-from .answers import check, reason
+from .answers import check, lacking, reason
 from .caller import Caller, Entity
 
 _GROUP_KEY = 0  # FindCoordinator's key type of all groups, share groups included
@@ -85,7 +85,7 @@ def groups(connection: Caller, types: Sequence[str] = ("share",), states: Sequen
     """Groups of these types and states, sorted by id; an empty sequence means all. `type` and
     `state` are empty if the broker is too old to report them."""
     answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
-    check(answer.error_code)
+    check(answer.error_code, needs="describe")
     return sorted(
         Group(
             row.group_id,
@@ -112,7 +112,7 @@ def find_coordinators(connection: Caller, group_ids: Sequence[str]) -> dict[str,
     KafkaError."""
     answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))
     for row in answer.coordinators:
-        check(row.error_code, row.error_message)
+        check(row.error_code, row.error_message, needs="describe", name=row.key)
     return {row.key: Coordinator(row.node_id, row.host, row.port) for row in answer.coordinators}
 
 
@@ -136,7 +136,8 @@ def describe_share_groups(connection: Caller, group_ids: Sequence[str]) -> list[
 
 def _share_group(row: Entity) -> ShareGroup | KafkaError:
     if row.error_code is not ErrorCode.none:
-        return KafkaError(row.error_code, row.error_message)
+        why = lacking(row.error_code, "describe", row.group_id)
+        return KafkaError(row.error_code, why or row.error_message)
     members = tuple(sorted(_share_member(member) for member in row.members))
     return ShareGroup(
         row.group_id, row.group_state, row.group_epoch, row.assignment_epoch, row.assignor_name, members
@@ -153,7 +154,11 @@ def delete_groups(connection: Caller, group_ids: Iterable[str]) -> dict[str, Kaf
     """Delete groups of any type, with their state and offsets. Returns the refused ones; the
     deletion of all others is durable."""
     answer = connection.call("delete_groups", groups_names=tuple(group_ids))
-    return {row.group_id: refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
+    return {
+        row.group_id: refusal(row, "delete", row.group_id)
+        for row in answer.results
+        if row.error_code is not ErrorCode.none
+    }
 
 
 def describe_share_group_offsets(
@@ -170,7 +175,7 @@ def describe_share_group_offsets(
         "describe_share_group_offsets", groups=[{"group_id": group_id, "topics": wanted}]
     )
     (group,) = answer.groups
-    check(group.error_code, group.error_message)
+    check(group.error_code, group.error_message, needs="describe", name=group_id)
     return sorted(
         (_share_offset(topic.topic_name, row) for topic in group.topics for row in topic.partitions),
         key=_place,
@@ -180,7 +185,7 @@ def describe_share_group_offsets(
 def _share_offset(topic: str, row: Entity) -> ShareOffset:
     """With an error the other fields are ignored: Kafka sets start offset 0 then."""
     if row.error_code is not ErrorCode.none:
-        return ShareOffset(topic, row.partition_index, None, None, None, refusal(row))
+        return ShareOffset(topic, row.partition_index, None, None, None, refusal(row, "describe", topic))
     if row.start_offset == UNKNOWN:
         return ShareOffset(topic, row.partition_index, None, None, None, None)
     lag: int = getattr(row, "lag", UNKNOWN)
@@ -214,9 +219,9 @@ def alter_share_group_offsets(
         for topic, numbers in by_topic(offsets).items()
     ]
     answer = connection.call("alter_share_group_offsets", group_id=group_id, topics=rows)
-    check(answer.error_code, answer.error_message)
+    check(answer.error_code, answer.error_message, needs="read", name=group_id)
     return {
-        TopicPartition(topic.topic_name, row.partition_index): refusal(row)
+        TopicPartition(topic.topic_name, row.partition_index): refusal(row, "read", topic.topic_name)
         for topic in answer.responses
         for row in topic.partitions
         if row.error_code is not ErrorCode.none
@@ -235,11 +240,17 @@ def delete_share_group_offsets(
     answer = connection.call(
         "delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics]
     )
-    check(answer.error_code, answer.error_message)
-    return {row.topic_name: refusal(row) for row in answer.responses if row.error_code is not ErrorCode.none}
+    check(answer.error_code, answer.error_message, needs="delete", name=group_id)
+    return {
+        row.topic_name: refusal(row, "read", row.topic_name)
+        for row in answer.responses
+        if row.error_code is not ErrorCode.none
+    }
 
 
-def refusal(row: Entity) -> KafkaError:
-    """The error of a refused row, with the broker's message if the row has one."""
+def refusal(row: Entity, needs: str, name: str, topic: str = "") -> KafkaError:
+    """The error of a refused row, with the broker's message if the row has one. `topic`: the name
+    for the right on a topic, if the request needs one on a group as well."""
     code = row.error_code
-    return KafkaError(code, reason(code, getattr(row, "error_message", None)))
+    named = topic if topic and code is ErrorCode.topic_authorization_failed else name
+    return KafkaError(code, reason(code, getattr(row, "error_message", None), needs=needs, name=named))

@@ -29,7 +29,7 @@ def describe(
         ],
         strict=strict,
     )
-    check(answer.error_code, reason(answer.error_code, answer.error_message))
+    check(answer.error_code, reason(answer.error_code, answer.error_message), needs="describe-configs")
     return [
         ListedQuotas(
             entity_of({each.entity_type: each.entity_name for each in entry.entity}),
@@ -56,4 +56,5 @@ def alter(connection: Connection, entity: Entity, values: Mapping[str, float | N
     )
     for row in answer.entries:
         if row.error_code:
-            raise KafkaError(row.error_code, reason(row.error_code, row.error_message))
+            why = reason(row.error_code, row.error_message, needs="alter-configs")
+            raise KafkaError(row.error_code, why)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kbroker.client.admin import EARLIEST, Topic, list_offsets
 from kbroker.client.admin import Bounds as Bounds
 from kbroker.client.admin import bounds as bounds
-from kbroker.client.answers import check, reason
+from kbroker.client.answers import WRITES_NOWHERE, check, reason
 from kbroker.client.rpc import Connection, Entity
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import BatchHeader, Record, iter_headers, stored_records
@@ -81,7 +81,8 @@ def read_batches(
                 return
             start = earliest
             continue
-        check(row.error_code, f"{topic.name}-{partition} at offset {start}: {reason(row.error_code)}")
+        why = reason(row.error_code, needs="read", name=topic.name)
+        check(row.error_code, f"{topic.name}-{partition} at offset {start}: {why}")
         data = bytes(row.records or b"")
         next_offset = start
         for position, header in iter_headers(data):
@@ -137,13 +138,15 @@ def append(connection: Connection, topic: Topic, partition: int, batch: bytes) -
         "produce", _BY_ID, transactional_id=None, acks=-1, timeout=_TIMEOUT_MS, topic_data=[wanted]
     )
     result = answer.responses[0].partition_responses[0]
-    check(result.error_code, f"{topic.name}-{partition}: {reason(result.error_code, result.error_message)}")
+    why = reason(result.error_code, result.error_message, needs="write", name=topic.name)
+    check(result.error_code, f"{topic.name}-{partition}: {why}")
     return int(result.base_offset)
 
 
 def new_producer_id(connection: Connection) -> int:
     answer = connection.call("init_producer_id", transactional_id=None, transaction_timeout=_TIMEOUT_MS)
-    check(answer.error_code)
+    is_refused = answer.error_code is ErrorCode.cluster_authorization_failed
+    check(answer.error_code, WRITES_NOWHERE if is_refused else None)
     return int(answer.producer_id)
 
 

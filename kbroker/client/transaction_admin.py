@@ -20,7 +20,7 @@ from kio.serial.readers import (
 )
 
 from kbroker.client.answers import check, reason
-from kbroker.client.group_admin import TopicPartition, by_topic, refusal
+from kbroker.client.group_admin import TopicPartition, by_topic
 from kbroker.client.rpc import Connection, Entity
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -192,7 +192,8 @@ def _read_topic(reader: _Reader) -> tuple[str, tuple[int, ...]]:
 def _why_not(transactional_id: str, code: ErrorCode) -> str:
     if code is ErrorCode.transactional_id_not_found:
         return f"there is no transactional id {transactional_id}"
-    return f"transactional id {transactional_id}: {reason(code)}"
+    why = reason(code, needs="describe", name=transactional_id)
+    return f"transactional id {transactional_id}: {why}"
 
 
 def describe_producers(
@@ -218,7 +219,7 @@ def _producers(topic: str, row: Entity) -> tuple[Producer, ...] | KafkaError:
     if row.error_code is ErrorCode.unknown_topic_or_partition:
         return KafkaError(row.error_code, f"there is no partition {row.partition_index} of topic {topic}")
     if row.error_code is not ErrorCode.none:
-        why = reason(row.error_code, row.error_message)
+        why = reason(row.error_code, row.error_message, needs="read", name=topic)
         return KafkaError(row.error_code, f"producers of {topic}-{row.partition_index}: {why}")
     return tuple(sorted(map(_producer, row.active_producers)))
 
@@ -252,7 +253,8 @@ def fence(connection: Connection, transactional_id: str, timeout_ms: int) -> Fen
             "init_producer_id", version, transactional_id=transactional_id, transaction_timeout=timeout_ms
         )
         if answer.error_code not in _RETRIED or time.monotonic() > deadline:
-            check(answer.error_code, f"transactional id {transactional_id}: {reason(answer.error_code)}")
+            why = reason(answer.error_code, needs="write", name=transactional_id)
+            check(answer.error_code, f"transactional id {transactional_id}: {why}")
             return Fenced(answer.producer_id, answer.producer_epoch, outcome)
         (now,) = describe_transactions(connection, [transactional_id])
         if isinstance(now, Transaction):
@@ -274,4 +276,5 @@ def abort_in_log(connection: Connection, place: TopicPartition, producer: Produc
     for each in answer.markers:
         for topic in each.topics:
             for row in topic.partitions:
-                check(row.error_code, f"{place}: {refusal(row).message}")
+                why = reason(row.error_code, getattr(row, "error_message", None), needs="alter")
+                check(row.error_code, f"{place}: {why}")

@@ -29,7 +29,7 @@ class ListedCredential(NamedTuple):
 def list_credentials(connection: Connection) -> list[ListedCredential]:
     """All of them, by user. Raises KafkaError."""
     answer = connection.call("describe_user_scram_credentials", users=None)
-    check(answer.error_code, reason(answer.error_code, answer.error_message))
+    check(answer.error_code, reason(answer.error_code, answer.error_message), needs="describe")
     for row in answer.results:
         if row.error_code is not ErrorCode.resource_not_found:
             check(row.error_code, f"{row.user}: {reason(row.error_code, row.error_message)}")
@@ -83,4 +83,4 @@ def _alter(connection: Connection, **rows: list[dict[str, Any]]) -> None:
     """One row a request: Kafka refuses two for one user."""
     answer = connection.call("alter_user_scram_credentials", **{"deletions": [], "upsertions": [], **rows})
     for row in answer.results:
-        check(row.error_code, reason(row.error_code, row.error_message))
+        check(row.error_code, reason(row.error_code, row.error_message), needs="alter")

@@ -20,6 +20,10 @@ from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode
 from kbroker.metrics import TopicMetrics
 from kbroker.metrics_export.scrape import Labels, Scrape
+from kbroker.security.acls import SUPPORTED
+from kbroker.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+
+_THROTTLING = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 
 
 async def add_broker(scrape: Scrape, broker: Broker) -> None:
@@ -97,9 +101,12 @@ def _add_connections(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_connections_accepted_total", metrics.accepted)
     scrape.add("kbroker_connections_refused_total", metrics.refused)
     scrape.add("kbroker_acls", broker.acls.statistics().acls)
-    for (operation, kind), count in broker.acls.denied.items():
-        labels = {"operation": operation.name, "resource": kind.name}
-        scrape.add("kbroker_denied_operations_total", count, labels)
+    if broker.config["authorizer.class.name"]:
+        for kind, operations in SUPPORTED.items():
+            for operation in operations:
+                labels = {"operation": operation.name, "resource": kind.name}
+                count = broker.acls.denied.get((operation, kind), 0)
+                scrape.add("kbroker_denied_operations_total", count, labels)
     scrape.add("kbroker_received_bytes_total", metrics.received_bytes)
     scrape.add("kbroker_sent_bytes_total", metrics.sent_bytes)
     sessions = broker.fetch_sessions.statistics()
@@ -128,9 +135,9 @@ def _add_quotas(scrape: Scrape, broker: Broker) -> None:
     counted, quotas = broker.metrics.quotas, broker.quotas.statistics()
     scrape.add("kbroker_quotas", quotas.entities)
     scrape.add("kbroker_quota_rates", quotas.rates)
-    for key, count in counted.requests.items():
-        scrape.add("kbroker_throttled_requests_total", count, {"quota": key})
-        scrape.add("kbroker_throttle_seconds_total", counted.wait_ms[key] / 1000, {"quota": key})
+    for key in _THROTTLING:
+        scrape.add("kbroker_throttled_requests_total", counted.requests.get(key, 0), {"quota": key})
+        scrape.add("kbroker_throttle_seconds_total", counted.wait_ms.get(key, 0) / 1000, {"quota": key})
     scrape.add("kbroker_muted_connections", counted.muted)
     scrape.add("kbroker_connections_throttled_total", counted.refused)
 

@@ -20,6 +20,7 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.parked_left import keeps_of, parked_left
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
@@ -27,7 +28,7 @@ from kbroker.formats.batches import NO_TIMESTAMP, iter_headers, read_header, sto
 from kbroker.formats.compacted_batches import delete_horizon_ms
 from kbroker.formats.compression import CorruptPayload
 from kbroker.groups.share.messages import PartitionOffset
-from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
+from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS, ShareGroupMetrics
 from kbroker.metrics_export.scrape import Labels, Scrape
 from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.lag import UNKNOWN, Left, what_is_left, with_parked
@@ -56,23 +57,30 @@ _COUNTERS = {
     "look_ahead_stops": "kbroker_share_partition_look_ahead_stops_total",
 }
 _CAUSES = ("rejected", "exhausted", "expired")
+_TROUBLE = frozenset({*_CAUSES, "lock_timeouts", "failed_writes"})
+_UNUSED = ShareGroupMetrics()
+_NO_LETTERS = GroupDeadLetters()
 
 _RecordId: TypeAlias = tuple[UUID, int, int]
 """Topic id, partition, offset."""
 
 
 async def add_groups(scrape: Scrape, broker: Broker) -> None:
-    """The groups' own counters, apart from their share-partitions."""
-    for group_id, counted in list(broker.share_partitions.metrics.items()):
-        labels = {"group": group_id}
+    """The groups' own counters, apart from their share-partitions. A group that exists and was not
+    used yet has counters of 0, so that their first increase shows, and no histograms."""
+    used = dict(broker.share_partitions.metrics)
+    known = _existing(broker)
+    for group_id in dict.fromkeys([*known, *used]):
+        labels, counted = {"group": group_id}, used.get(group_id, _UNUSED)
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
             scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
         scrape.add("kbroker_share_group_removed_records_total", counted.removed_records, labels)
         for reason, count in counted.odd_schedules.items():
             scrape.add("kbroker_share_group_odd_schedules_total", count, {**labels, "reason": reason})
-        scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
-        scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
-        scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
+        if counted is not _UNUSED:
+            scrape.add_histogram("kbroker_share_group_load_seconds", counted.load_seconds, labels)
+            scrape.add_histogram("kbroker_share_group_fetch_percent", counted.fetch_ratio, labels)
+            scrape.add_histogram("kbroker_share_group_acquired_records", counted.acquired_ranges, labels)
         await scrape.pace.rest()
     held_bytes: Counter[str] = Counter()
     for topic in broker.topics:
@@ -85,14 +93,19 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_dead_letter_partitions", dead_letters.share_partitions)
     for group_id, size_bytes in dead_letters.waiting_bytes.items():
         scrape.add("kbroker_share_group_dead_letter_waiting_bytes", size_bytes, {"group": group_id})
-    for group_id, letters in dead_letters.groups.items():
-        labels = {"group": group_id}
+    for group_id in dict.fromkeys([*known, *dead_letters.groups]):
+        labels, letters = {"group": group_id}, dead_letters.groups.get(group_id, _NO_LETTERS)
         scrape.add("kbroker_share_group_dead_letters_total", letters.records, labels)
         scrape.add("kbroker_share_group_dead_letter_writes_total", letters.produce_requests, labels)
         scrape.add("kbroker_share_group_dead_letter_failures_total", letters.failed_requests, labels)
         scrape.add("kbroker_share_group_dead_letters_refused_total", letters.refused, labels)
         scrape.add("kbroker_share_group_dead_letters_without_copy_total", letters.without_copy, labels)
         await scrape.pace.rest()
+
+
+def _existing(broker: Broker) -> list[str]:
+    """All share groups."""
+    return [group.group_id for group in broker.share_group_service.coordinator.listed()]
 
 
 class _Place(NamedTuple):
@@ -146,8 +159,7 @@ class _Turn:
         loaded: dict[str, list[TopicPartition]] = {}
         for each in self._broker.share_partitions.loaded():
             loaded.setdefault(each.key[0], []).append(each.key[1])
-        group_ids = [group.group_id for group in self._broker.share_group_service.coordinator.listed()]
-        for group_id in dict.fromkeys([*group_ids, *loaded]):
+        for group_id in dict.fromkeys([*_existing(self._broker), *loaded]):
             unloaded = await self._add_loaded_of(group_id, loaded.get(group_id, ()))
             for first in range(0, len(unloaded), SUMMARIES_AT_ONCE):
                 await self._add_unloaded(group_id, unloaded[first : first + SUMMARIES_AT_ONCE])
@@ -257,12 +269,14 @@ class _Turn:
         self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
 
     def _add_counters(self, place: _Place, statistics: SharePartitionStatistics | None) -> None:
-        """Adds nothing for a share-partition that was not loaded since the start."""
-        counted = self._broker.share_partitions.metrics.get(place.group_id)
-        if counted is None or (statistics is None and place.key not in counted.unloaded):
-            return
+        """A share-partition that was not loaded since the start has only the counters of trouble,
+        for alerts: their first increase is to show."""
+        counted = self._broker.share_partitions.metrics.get(place.group_id, _UNUSED)
+        is_used = statistics is not None or place.key in counted.unloaded
         labels = place.labels
         for name, count in zip(ENGINE_COUNTERS, counted.counters(place.key, statistics), strict=True):
+            if not is_used and name not in _TROUBLE:
+                continue
             if name in _CAUSES:
                 self._scrape.add("kbroker_share_partition_archived_total", count, {**labels, "cause": name})
             else:

@@ -55,6 +55,7 @@ class AdminLogIns:
         delay_ms: int = broker.config.of_listener(ADMIN, "connection.failed.authentication.delay.ms")
         self._security = broker.security
         self._metrics = broker.metrics.sasl
+        self._metrics.offer((_TOKEN,))
         self._log_ins = broker.security.log_ins(
             SaslSettings(mechanisms=(PLAIN,), failure_delay_ms=delay_ms), ADMIN
         )

@@ -100,6 +100,8 @@ class Server:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     for door in doors:
+                        if door.sasl is not None:
+                            self._broker.metrics.sasl.offer(door.sasl.mechanisms)
                         log_ins = self._log_ins(door)
                         accepting.start_soon(self._accept, door, log_ins, nursery)
                         if log_ins is not None and log_ins.token_keys is not None:

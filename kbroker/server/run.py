@@ -22,9 +22,10 @@ from kbroker.errors import OperatorError
 from kbroker.server.allocator import keep_freed_memory
 from kbroker.server.listener import Door, Server
 from kbroker.server.sasl import sasl_of
-from kbroker.server.tls import tls_of
+from kbroker.server.tls import ListenerTls, tls_of
 from kbroker.server.transport import bind
 from kbroker.settings.listeners import Listener, admin_listener, plain_listener
+from kbroker.terminal import HangUp, meaning_of_hang_up
 
 if TYPE_CHECKING:
     from kbroker.server.admin_http import AdminHttp
@@ -35,10 +36,13 @@ _GRACE_S = 10.0
 _ADMIN_GRACE_S = 1.0
 
 
-async def serve(options: StartOptions, stop: trio.Event) -> None:
+Certificates = list[ListenerTls]
+
+
+async def serve(options: StartOptions, stop: trio.Event, certificates: Certificates | None = None) -> None:
     """Open a broker and serve it until `stop` is set. Then requests that have arrived are answered,
     everything written is synced, and the broker is closed. Cancelling skips the answers, not the
-    closing."""
+    closing. `certificates`: gets those of the listeners."""
     with ExitStack() as sockets:
         doors = [
             _open_door(sockets, options, each)
@@ -46,6 +50,8 @@ async def serve(options: StartOptions, stop: trio.Event) -> None:
         ]
         options.config.forget("sasl.jaas.config")
         admin_door = _open_admin_door(sockets, options)
+        if certificates is not None:
+            certificates += [door.tls for door in (*doors, admin_door) if door is not None and door.tls]
         first = doors[0].listener
         assert first is not None
         bound = replace(options, listen=first.address, advertise=first.advertised)
@@ -111,7 +117,8 @@ def _open_admin(broker: Broker, door: Door | None) -> AdminHttp | None:
 
 def run(options: StartOptions) -> int:
     """Serve until a signal: the first SIGTERM or SIGINT finishes the requests in flight and closes,
-    the second ends the process at once.
+    the second ends the process at once. SIGHUP closes in the same way if the process has a
+    terminal; otherwise certificates are read again, and `options.on_reload` is called.
 
     Returns 0. Raises OperatorError if the broker cannot start.
     """
@@ -125,18 +132,29 @@ def run(options: StartOptions) -> int:
 async def _serve_until_signal(options: StartOptions) -> None:
     stop = trio.Event()
     refused: list[OperatorError] = []
+    certificates: Certificates = []
+    hang_up = meaning_of_hang_up()
 
     async def serve_and_leave(nursery: trio.Nursery) -> None:
         try:
-            await serve(options, stop)
+            await serve(options, stop, certificates)
         except OperatorError as error:
             refused.append(error)
         nursery.cancel_scope.cancel()
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    handled = [signal.SIGTERM, signal.SIGINT]
+    if hang_up is not HangUp.IGNORED:
+        handled.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*handled) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_and_leave, nursery)
             async for number in signals:
+                if number == signal.SIGHUP:
+                    if hang_up is HangUp.RELOAD:
+                        await _reload(options, certificates)
+                        continue
+                    if stop.is_set():  # A closed terminal may send it twice.
+                        continue
                 if stop.is_set():
                     logger.warning("second signal: ending at once")
                     os._exit(128 + number)
@@ -144,6 +162,13 @@ async def _serve_until_signal(options: StartOptions) -> None:
                 stop.set()
     if refused:
         raise refused[0]
+
+
+async def _reload(options: StartOptions, certificates: Certificates) -> None:
+    logger.info("received SIGHUP: reading the certificates and the log level again")
+    options.on_reload()
+    for each in certificates:
+        await trio.to_thread.run_sync(each.reload_if_changed)
 
 
 def _notify_ready() -> None:

@@ -282,6 +282,14 @@ BROKER_CONFIGS: Final = by_name(
         "topics are at most an eighth of it. 0: producers and dead letters may fill the disk.",
     ),
     ConfigDef(
+        name="kbroker.data.directory.mode",
+        type=_STRING,
+        default="700",
+        choices=("700", "750", "755"),
+        doc="Permissions of a new data directory: 700, or for its readers, such as Spark, 750 (the group) or "
+        "755 (all users). An existing one keeps its own; the broker warns if they are wider.",
+    ),
+    ConfigDef(
         name="kbroker.admin.protocol",
         type=_STRING,
         default="PLAINTEXT",

@@ -19,7 +19,10 @@ import base64
 import errno
 import fcntl
 import json
+import logging
 import os
+import shlex
+import stat
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +45,10 @@ SECURITY_FORMAT = 4
 do everything."""
 FORMAT_VERSION = SECURITY_FORMAT
 """The newest that this version reads and writes."""
+logger = logging.getLogger(__name__)
+
+OWNER_ONLY = 0o700
+_OTHERS = 0o077
 DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
@@ -103,9 +110,11 @@ class DataDirectory:
         *,
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
+        mode: int = OWNER_ONLY,
     ) -> DataDirectory:
         """Lock the directory for this process. On first use also write its description, durable on
-        return.
+        return, and give it the permissions `mode`. They decide for all that the engines create in
+        it, because other users must pass this directory. Logs a warning if others have more.
 
         Raises OperatorError if the directory is in use, was written by another engine or a newer
         version, is damaged, belongs to another program, or is not accessible.
@@ -119,6 +128,7 @@ class DataDirectory:
         try:
             description = _read(path, files)
             if description is None:
+                files.chmod(path, mode)
                 description = DataDescription(FIRST_FORMAT, new_cluster_id(), log_engine, state_engine)
                 _create(path, description, files)
             _check_engines(path, description, log_engine, state_engine)
@@ -128,6 +138,7 @@ class DataDirectory:
         except OperatorError:
             files.close(lock_fd)
             raise
+        _warn_of_mode(path, mode)
         return cls(path, description, lock_fd, files)
 
     def raise_format(self, version: int) -> None:
@@ -176,6 +187,15 @@ class DataDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _warn_of_mode(path: Path, mode: int) -> None:
+    present = stat.S_IMODE(path.stat().st_mode)
+    if present & ~mode & _OTHERS:
+        logger.warning(
+            "other users of this host can read %s (mode %03o): `chmod %03o %s` closes it",
+            path, present, mode, shlex.quote(str(path)),
+        )  # fmt: skip
 
 
 def _lock(path: Path, files: Files) -> int:

@@ -137,6 +137,9 @@ class Files:
     def mkdir(self, path: Path) -> None:
         os.mkdir(path)
 
+    def chmod(self, path: Path, mode: int) -> None:
+        os.chmod(path, mode)
+
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with its contents; no error if it does not exist."""
         try:

@@ -7,7 +7,8 @@
 
 The fixture's value is a `kbroker.testing.broker.RunningBroker`. Each test gets its own broker in an
 empty directory. With the ini option `kbroker_scope = session` (or module, class, package) tests
-share one. `--kbroker-storage` chooses the engine. With the ini option `kbroker_protocol = SASL_SSL`
+share one. While it runs, every `App` of the worker library connects to it, whatever address the app
+was given. `--kbroker-storage` chooses the engine. With the ini option `kbroker_protocol = SASL_SSL`
 (or SSL, SASL_PLAINTEXT), or `--kbroker-protocol`, clients must log in: `kbroker.client_settings()`
 has what they need. The report of a failing test, setup or teardown
 shows what the brokers of `open_test_broker` logged during the test.
@@ -18,8 +19,10 @@ test uses the fixture.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import pytest
@@ -93,5 +96,17 @@ def kbroker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 
     storage = request.config.getoption("--kbroker-storage")
     protocol = request.config.getoption("--kbroker-protocol") or request.config.getini("kbroker_protocol")
-    with open_test_broker(storage=storage, protocol=protocol) as broker:
+    with open_test_broker(storage=storage, protocol=protocol) as broker, _redirected_apps(broker):
         yield broker
+
+
+def _redirected_apps(broker: RunningBroker) -> AbstractContextManager[None]:
+    """The apps of workers, some of which may name the address of a broker in production."""
+    if importlib.util.find_spec("kbroker_client") is None:
+        return nullcontext()
+    from kbroker.client.security import PLAINTEXT
+    from kbroker.client.worker_security import client_security
+    from kbroker_client import Security
+    from kbroker_client.worker.redirection import redirected
+
+    return redirected(broker.bootstrap, client_security(broker.security or PLAINTEXT) or Security())

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kbroker_spark import options
 from kbroker_spark.schema import full_schema
 from kbroker_spark.session import SOURCE_PACKAGES
+from spark.tests.filling import numbered, produce
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kbroker.testing.broker import RunningBroker
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 TABLES = ("state", "topics", "groups", "batches")
@@ -28,6 +35,16 @@ def section(format_name: str) -> str:
     assert heading, f"docs/spark.md has no heading with `{format_name}`"
     level = len(heading[1])
     return re.split(rf"^#{{1,{level}}} ", DOCUMENT[heading.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_the_first_query_runs(
+    spark: SparkSession, broker: RunningBroker, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands, with this broker's directory and topic."""
+    (code, *_) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    produce(broker.bootstrap, name, numbered(3))
+    exec(code.replace("/var/lib/kbroker", str(broker.data_dir)).replace('"orders"', f'"{name}"'), {})
+    assert len(re.findall(r"UTC|20\d\d-", capsys.readouterr().out)) >= 3
 
 
 def test_options_of_topics() -> None:

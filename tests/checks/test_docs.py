@@ -4,6 +4,8 @@ listed."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,47 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [
         link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()
     ] == []
+
+
+GIVEN = {
+    "README.md": {"spark"},
+    "docs/pipeline.md": {"spark"},
+    "docs/python-client.md": {"bootstrap", "context", "deliver", "fetch", "password"},
+}
+"""Names that the reader's own program has, by page."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_programs_use_names_that_they_have(document: Path) -> None:
+    """The Python on a page, read from the top, is a program without undefined names."""
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F821",
+        "--output-format",
+        "concise",
+        "-",
+    ]
+    ran = subprocess.run(command, input="\n".join(blocks), capture_output=True, text=True, check=False)
+    undefined = set(re.findall(r"F821 Undefined name `(\w+)`", ran.stdout))
+    assert undefined == GIVEN.get(str(document.relative_to(ROOT)), set()), ran.stdout
+    assert "invalid-syntax" not in ran.stdout, ran.stdout
+
+
+def test_packages_that_are_in_no_index_are_installed_from_a_checkout() -> None:
+    """The first line that a reader copies must not fetch a stranger's package of that name."""
+    found = [
+        f"{document.relative_to(ROOT)}: {line}"
+        for document in DOCUMENTS
+        for line in re.findall(r"^    (pip install .*)$", document.read_text(), re.MULTILINE)
+        if re.search(r"install '?(kbroker|pyspark-kbroker)", line)
+    ]
+    assert found == []
 
 
 def test_exit_codes() -> None:

@@ -59,6 +59,13 @@ WORKER = [TOPIC_READ, entry("TOPIC", "orders", "DESCRIBE"), entry("GROUP", "orde
     [
         ("--worker -u app -t orders", WORKER),
         ("--worker -u app -t orders -g w", [*WORKER[:2], entry("GROUP", "w", "READ")]),
+        ("--sender -u app -t orders -g w", [
+            entry("TOPIC", "orders", "WRITE"),
+            entry("TOPIC", "orders", "DESCRIBE"),
+            entry("TOPIC", "orders", "DESCRIBE_CONFIGS"),
+            entry("GROUP", "w", "DESCRIBE"),
+            entry("GROUP", "w", "DESCRIBE_CONFIGS"),
+        ]),
         ("--consumer -u app -t orders -g audit", [*WORKER[:2], entry("GROUP", "audit", "READ")]),
         (
             "--producer -u app -t orders --transactional-id t",

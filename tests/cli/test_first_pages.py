@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.broker_process import free_port
 from kbroker.testing.broker import open_test_broker
 from tests.brokers import require_engine
 from tests.cli.consumer_groups import until
@@ -44,6 +45,21 @@ def test_snippets_run_as_they_stand(page: str) -> None:
             is_share = "ShareConsumer" in code
             assert (PREVIEW in ran.stderr) == is_share
             assert not is_share or '"reconnect.backoff.ms": 1000' in code
+
+
+@pytest.mark.parametrize("page", ["README.md", "PACKAGE.md", "docs/queues.md"])
+def test_first_lines_pasted_as_one_block(page: str, tmp_path: Path) -> None:
+    """They wait for the broker that they start. A command that a person ends is left out."""
+    text = (ROOT / page).read_text()
+    (block,) = re.findall(r"(?:^    .*\n)*^    kbroker start .*\n(?:^    .*\n)*", text, re.MULTILINE)
+    lines = [line[4:] for line in block.splitlines()]
+    lines = lines[next(at for at, line in enumerate(lines) if line.startswith("kbroker start")) :]
+    lines = [line for line in lines if "share-consume" not in line and "share-groups describe" not in line]
+    address = f"127.0.0.1:{free_port()}"
+    start = lines[0].replace("kbroker start", f"kbroker start --listen {address}").replace("9644", "0")
+    folder = f"cd {tmp_path}; set -m; trap 'kill -- -$!; wait $! || true' EXIT"
+    run_lines([folder, start, *lines[1:]], address)
+    assert "kbroker ready on" in (tmp_path / "ready").read_text()
 
 
 def test_sixty_seconds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ writes a file that creates the same queues."""
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,8 @@ def test_export_makes_the_same_queues_on_another_broker(
     for line in (
         f"queues create {queue} --delay 1500ms --jitter 0.25 -p 2 --keep-dead-letters forever",
         f"configs set --group {queue} share.record.lock.duration.ms=45000 share.auto.offset.reset=latest",
+        f"configs set --group {queue} kbroker.queue.priorities={queue}=7",
+        f"queues pause {queue}",
         f"configs set --topic {queue} retention.ms=1000",
         f"configs set --topic dlq.{queue} retention.bytes=5",
         f"queues create {dotted} --no-dead-letters --prefetch 0",
@@ -211,10 +214,18 @@ def test_export_makes_the_same_queues_on_another_broker(
         assert again.lines == [f"queue {name} exists; there is nothing to change" for name in names]
         with other.connect() as connection:
             assert [wish_of(look(connection, name)) for name in names] == before
+        described = json.loads(command("queues", "describe", queue, "--json").out)
+        assert described["paused"]
+        assert described["settings_unlike_defaults"]["kbroker.queue.priorities"] == f"{queue}=7"
         all_of_them = command("queues", "export").out
         assert sorted(wish.name for wish in read(all_of_them)) == sorted(names)
     assert before[0].configs == {
-        Part.GROUP: {"share.auto.offset.reset": "latest", "share.record.lock.duration.ms": "45000"},
+        Part.GROUP: {
+            "kbroker.queue.paused": "true",
+            "kbroker.queue.priorities": f"{queue}=7",
+            "share.auto.offset.reset": "latest",
+            "share.record.lock.duration.ms": "45000",
+        },
         Part.TOPIC: {"retention.ms": "1000"},
         Part.DEAD_LETTERS: {"retention.bytes": "5"},
     }

@@ -308,6 +308,6 @@ def _work_as_app(secured: Secured, folder: Path) -> None:
         ):
             code, output, errors = secured(command)
             assert code == REFUSED, f"{command}: {output}"
-            assert "uthorization failed" in errors, f"{command}: {errors}"
+            assert "this user lacks" in errors, f"{command}: {errors}"
     finally:
         admin.write_text(settings)

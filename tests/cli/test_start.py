@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +21,8 @@ from kbroker.client import admin
 from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import open_test_broker
+from tests.brokers import ENGINES, require_engine
+from tests.terminals import in_terminal
 
 
 @contextmanager
@@ -71,6 +76,100 @@ def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
         process.terminate()
         assert ends(process)[0] == OK
     assert topic.partitions == (0, 1, 2, 3, 4)
+
+
+def wait_for(log: Path, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+def test_a_closed_terminal_is_an_orderly_stop(tmp_path: Path) -> None:
+    log, data_dir = tmp_path / "log", tmp_path / "data"
+    log.touch()
+    listen = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+    with in_terminal([sys.executable, "-m", "kbroker", "start", *listen], log) as program:
+        assert b"kbroker ready on" in os.read(program.terminal, 1000)
+        os.close(program.terminal)
+        wait_for(log, "received SIGHUP: closing")
+        assert program.wait() == OK
+    assert "ending at once" not in log.read_text()
+
+
+def test_without_a_terminal_sighup_reads_files_again(tmp_path: Path) -> None:
+    """The log level is that of the configuration file, unless an option gives it."""
+    log, file = tmp_path / "log", tmp_path / "broker.properties"
+    file.write_text("log-level=warning\n")
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "start",
+        "--listen",
+        "127.0.0.1:0",
+        "--config-file",
+        str(file),
+    ]
+
+    def hang_up(process: subprocess.Popen[str], level: str, then: str) -> None:
+        file.write_text(f"log-level={level}\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(log, then)
+
+    for number, (more, steps) in enumerate({
+        (): {"debug": "the log level is debug", "loud": "'loud' is not one of", "info": "level is info"},
+        ("--log-level", "info"): {"debug": "the log level stays: --log-level gives it"},
+    }.items()):  # fmt: skip
+        with log.open("w") as errors, subprocess.Popen(
+            [*command, "--data-dir", str(tmp_path / f"data-{number}"), *more],
+            stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            port = ready_port(process)
+            for level, then in steps.items():
+                hang_up(process, level, then)
+            with Connection("127.0.0.1", port) as connection:
+                assert admin.topics(connection) == []
+            process.terminate()
+            assert process.wait(60) == OK
+
+
+def test_nohup_keeps_the_broker_from_sighup(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with start("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0") as process:
+            with Connection("127.0.0.1", ready_port(process)) as connection:
+                process.send_signal(signal.SIGHUP)
+                assert admin.topics(connection) == []
+            process.terminate()
+            code, _, errors = ends(process)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert code == OK
+    assert "SIGHUP" not in errors
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_new_data_directory_is_closed_to_other_users(tmp_path: Path, engine: str) -> None:
+    data_dir = tmp_path / "data"
+    listen = ("--data-dir", data_dir, "--listen", "127.0.0.1:0", "--storage", require_engine(engine))
+    before = os.umask(0o022)
+    try:
+        with start(*listen, "--config", "kbroker.data.directory.mode=750") as process:
+            ready_port(process)
+            assert stat.S_IMODE(data_dir.stat().st_mode) == 0o750
+            process.terminate()
+            assert "other users" not in ends(process)[2]
+        with start(*listen) as process:
+            ready_port(process)
+            process.terminate()
+            code, _, errors = ends(process)
+    finally:
+        os.umask(before)
+    assert code == OK
+    assert (
+        errors.count(f"other users of this host can read {data_dir} (mode 750): `chmod 700 {data_dir}`") == 1
+    )
 
 
 def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ def test_a_fence_that_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     code = ErrorCode.transactional_id_authorization_failed
     with broker(monkeypatch, init_producer_id=fencing(code)):
         assert run(ABORT) == REFUSED
-    why = "transactional id tx: transactional id authorization failed"
+    grants = "`kbroker acls add --user NAME --transactional-id tx --operation write` grants it"
+    why = f"transactional id tx: this user lacks WRITE on transactional id tx: {grants}"
     assert capsys.readouterr() == ("", f"kbroker: {why}\n")
 
 

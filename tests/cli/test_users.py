@@ -225,7 +225,10 @@ def test_a_broker_that_does_not_allow_it(
 ) -> None:
     answers.refusal = ErrorCode.cluster_authorization_failed
     assert run(["users", "list"]) == REFUSED
-    assert capsys.readouterr().err == "kbroker: cluster authorization failed\n"
+    assert capsys.readouterr().err == (
+        "kbroker: this user lacks DESCRIBE on the cluster: "
+        "`kbroker acls add --user NAME --cluster --operation describe` grants it\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from functools import partial
 from unittest.mock import patch
 
 import trio
+import trio.testing
 
 from kbroker.client.rpc import Connection, ConnectionClosed
 from kbroker.server.listener import Door, Server
@@ -26,6 +27,8 @@ async def log_ins(world: World) -> None:
             settings = replace(SETTINGS, max_session_ms=1)
             nursery.start_soon(Server(world.broker).serve, Door(listener, sasl=settings))
             with Connection(*address) as connection:
+                await trio.testing.wait_all_tasks_blocked()
+                await world.scrape()  # Its counters begin with 0.
                 in_thread = partial(trio.to_thread.run_sync, log_in, connection, "alice")
                 assert (await in_thread()).error_code == 0
                 await world.scrape()

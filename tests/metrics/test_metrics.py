@@ -99,6 +99,7 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
             else set()
         )
     assert set(METRICS) - moved == CONSTANT
+    assert begun_above_zero(samples) == BY_REQUEST
     assert wrong_labels(samples) == set()
 
 
@@ -186,6 +187,58 @@ async def test_refusals_of_administration_are_counted_by_code(tmp_path: Path) ->
             )
             == 2
         )
+
+
+BY_REQUEST = {
+    "kbroker_requests_total",
+    "kbroker_request_errors_total",
+    "kbroker_request_bytes_total",
+    "kbroker_response_bytes_total",
+}
+"""Series of APIs that clients have used: too many to begin with all of them."""
+OWNED = frozenset({"group", "topic", "partition"})
+
+
+def begun_above_zero(seen: list[Samples]) -> set[str]:
+    """Counters of the broker as a whole with a series whose first sample is more than 0, and that
+    `increase` therefore does not see. A group or topic may be created and used between two
+    scrapes."""
+    found, known = set(), set[tuple[str, object]]()
+    for samples in seen:
+        for name, series in samples.items():
+            if name in METRICS and METRICS[name].kind == "counter" and not OWNED & set(METRICS[name].labels):
+                found |= {name for labels, value in series.items() if (name, labels) not in known and value}
+                known |= {(name, labels) for labels in series}
+    return {name for name in found if METRICS[name].labels}
+
+
+async def test_counters_of_a_group_begin_with_zero(tmp_path: Path) -> None:
+    """Before it is used: the first burst is an increase."""
+    async with opened(tmp_path, FAST) as world:
+        client = world.client
+        await client.create_topic("orders")
+        await client.append("orders", wall_clock_ms())
+        await set_up_group(client, {"share.auto.offset.reset": "earliest"})
+        topics = [{"topic_name": "orders", "partitions": [{"partition_index": 0, "start_offset": 0}]}]
+        answer = await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=topics)
+        assert answer.error_code == 0
+        assert not world.broker.share_partitions.loaded()
+        found = await world.scrape()
+        counters = {
+            name
+            for name, each in METRICS.items()
+            if each.kind == "counter" and name.startswith("kbroker_share_") and "group" in each.labels
+        }
+        rates = {f"kbroker_share_partition_{name}_total" for name in (
+            "deliveries", "redeliveries", "prolonged_locks", "delayed_deliveries", "dead_lettered",
+            "look_ahead_stops",
+        )}  # fmt: skip
+        """Of work that goes well."""
+        assert counters - found.keys() == rates
+        assert {value for name in counters - rates for value in found[name].values()} == {0}
+        at = tuple(sorted(place().items()))
+        for cause in ("rejected", "exhausted", "expired"):
+            assert found["kbroker_share_partition_archived_total"][("cause", cause), *at] == 0
 
 
 async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kbroker.broker.options import StartOptions
 from kbroker.client import user_admin
 from kbroker.client.broker_process import BrokerStartFailed, RunningBroker, free_port
 from kbroker.client.rpc import Connection
+from kbroker.server import run
 from kbroker.server.tls import ListenerTls
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.listeners import Listener, SecurityProtocol
@@ -226,6 +228,23 @@ def test_a_certificate_is_read_later_if_there_are_no_files_left(
     assert "SSL keeps the certificate that it has" in caplog.text
     tls.reload_if_changed()
     assert tls.context is not before
+
+
+async def test_sighup_reads_certificates_at_once(authority: Authority, tmp_path: Path) -> None:
+    """Without waiting for the next look."""
+    path = tmp_path / "server.pem"
+    path.write_bytes(authority.server().pem())
+    config = BrokerConfig({"ssl.keystore.location": str(path)})
+    tls = ListenerTls(config, Listener("SSL", SecurityProtocol.SSL, ("127.0.0.1", 0)))
+    before, calls = tls.context, list[str]()
+    path.write_bytes(authority.server().pem())
+    options = StartOptions(
+        data_dir=tmp_path, storage="memory", state_storage="memory", config=config,
+        on_reload=lambda: calls.append("log level"),
+    )  # fmt: skip
+    await run._reload(options, [tls])
+    assert tls.context is not before
+    assert calls == ["log level"]
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

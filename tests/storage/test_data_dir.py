@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -54,6 +55,37 @@ def test_a_new_directory_is_described_and_stays_so(tmp_path: Path) -> None:
     with DataDirectory.open(path, "segment", "lmdb") as again:
         assert again.description == made.description
     assert (path / DESCRIPTION).read_bytes() == before
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("mode", [None, 0o750])
+def test_a_new_directory_is_closed_to_others(
+    tmp_path: Path, is_there: bool, mode: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also an empty one that somebody has made, and whatever the umask."""
+    path = tmp_path / "data"
+    before = os.umask(0o007)
+    try:
+        if is_there:
+            path.mkdir(0o777)
+        DataDirectory.open(path, "segment", "segment", **({} if mode is None else {"mode": mode})).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == (mode or 0o700)
+    assert caplog.text == ""
+
+
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "my data"
+    DataDirectory.open(path, "segment", "segment").close()
+    path.chmod(0o755)
+    for mode in (0o755, 0o750, 0o700):
+        DataDirectory.open(path, "segment", "segment", mode=mode).close()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert [record.getMessage() for record in caplog.records] == [
+        f"other users of this host can read {path} (mode 755): `chmod {mode} '{path}'` closes it"
+        for mode in (750, 700)
+    ]
 
 
 def test_cluster_ids_have_kafkas_form(tmp_path: Path) -> None:

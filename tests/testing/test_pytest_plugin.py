@@ -165,6 +165,32 @@ def test_a_secured_broker_by_one_line(tmp_path: Path, arguments: tuple[str, ...]
     assert "1 passed" in run_suite(tmp_path, suite, *arguments)
 
 
+WORKERS = """
+from kbroker_client.worker import App
+
+named = App("127.0.0.1:1", connect_timeout=0)
+
+
+@named.task(queue="emails")
+def send_email(payload): ...
+
+
+def test_the_job_stays_in_the_test(kbroker):
+    kbroker.create_queue("emails")
+    assert send_email.send_blocking({"to": "ann"}).topic == "emails"
+
+
+def test_the_redirection_has_ended():
+    assert named.bootstrap == "127.0.0.1:1"
+"""
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_apps_of_workers_connect_to_the_broker(tmp_path: Path, protocol: str) -> None:
+    """Also those that name the address of another broker, in production perhaps."""
+    assert "2 passed" in run_suite(tmp_path, WORKERS, "--kbroker-protocol", protocol)
+
+
 def test_one_broker_for_the_session(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nkbroker_scope = session\n")
     output = run_suite(tmp_path, SHARED, "-s")

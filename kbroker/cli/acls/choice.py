@@ -71,8 +71,16 @@ def resource_options(function: F) -> F:
 
 
 def role_options(function: F) -> F:
-    """`--producer`, `--consumer`, `--worker`."""
+    """`--producer`, `--consumer`, `--worker`, `--sender`."""
     for option in (
+        click.option(
+            "--sender",
+            "role",
+            flag_value="sender",
+            help="What a sender of jobs needs, also of delayed ones: write and describe the topic, and read "
+            "the settings of the topic and of the share group, which is that of the same name unless --group "
+            "names one.",
+        ),
         click.option(
             "--worker",
             "role",
@@ -186,7 +194,7 @@ def _plain(
     if not resources.named or not operations:
         raise click.UsageError(
             "a resource (--topic, --group, --transactional-id or --cluster) and --operation are needed; or "
-            "--producer, --consumer or --worker"
+            "--producer, --consumer, --worker or --sender"
         )
     for kind, name in resources.named:
         for text in operations:
@@ -211,20 +219,25 @@ def _role(role: str, resources: Resources) -> Iterator[tuple[ResourceType, str, 
         raise click.UsageError(f"--{role} takes --topic and --{word(allowed)} only")
     if role == "consumer" and not names[ResourceType.GROUP]:
         raise click.UsageError("--consumer needs --group")
-    if role == "worker" and not names[ResourceType.GROUP]:
+    if role in ("worker", "sender") and not names[ResourceType.GROUP]:
         names[ResourceType.GROUP] = names[ResourceType.TOPIC]
-    needed = (
-        {
+    reading = {
+        ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+        ResourceType.GROUP: (Operation.READ,),
+    }
+    needed = {
+        "producer": {
             ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
             ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
-        }
-        if role == "producer"
-        else {
-            ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
-            ResourceType.GROUP: (Operation.READ,),
-        }
-    )
-    for kind, operations in needed.items():
+        },
+        "consumer": reading,
+        "worker": reading,
+        "sender": {
+            ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
+            ResourceType.GROUP: (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
+        },
+    }
+    for kind, operations in needed[role].items():
         yield from ((kind, name, operation) for name, operation in product(names[kind], operations))
 
 

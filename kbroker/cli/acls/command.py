@@ -115,7 +115,8 @@ def add(
     \b
     Examples:
       kbroker acls add --worker --user app --topic orders
-      kbroker acls add --producer --user shop --topic orders
+      kbroker acls add --sender --user shop --topic orders
+      kbroker acls add --producer --user shop --topic events
       kbroker acls add --consumer --user audit --topic orders --group audit
       kbroker acls add --user ops --cluster --operation describe --operation alter
       kbroker acls add --user bob --topic secret. --prefixed --operation all --deny

@@ -173,10 +173,8 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, 
 def _why_no_consumer_group(name: str, group_type: str | None) -> str | None:
     from kbroker.client import consumer_group_admin
 
-    if group_type is None:
-        return _REASONS[ErrorCode.group_id_not_found]
-    if group_type not in consumer_group_admin.OTHER_TYPES:
-        return None
+    if group_type is None or group_type not in consumer_group_admin.OTHER_TYPES:
+        return None  # The broker says so if there is none, or if this user may not see it.
     return f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
 
 
@@ -239,7 +237,6 @@ def _delete_offsets(
     """(topic, partition) -> None if the offset was deleted, otherwise the reason. The partition is
     None if the topic does not exist. Raises KafkaError if the broker refuses the group."""
     from kbroker.client import admin, consumer_group_admin
-    from kbroker.client.answers import reason
     from kbroker.client.group_admin import TopicPartition
 
     existing = {each.name: each.partitions for each in admin.topics(connection)}
@@ -255,7 +252,9 @@ def _delete_offsets(
         text = (
             of_other_type(group, other, "delete-offsets")
             if other
-            else f"group {group}: {_REASONS.get(error.code, reason(error.code))}"
+            else f"group {group}: {_REASONS[error.code]}"
+            if error.code in _REASONS
+            else error.message
         )
         raise KafkaError(error.code, text) from error
     results: dict[tuple[str, int | None], str | None] = {

@@ -6,6 +6,7 @@ Longer commands are in separate files and are added at the end of this one.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -91,7 +92,8 @@ def delete(
 ) -> None:
     """Delete the queue NAME with all its jobs.
 
-    Asks for confirmation if jobs or dead letters would be lost. A queue that has workers is refused
+    Asks for confirmation at a terminal, and without one refuses if jobs or dead letters would be
+    lost. A queue that has workers is refused
     without --force. The dead letter topic stays without --with-dead-letters. After an interruption
     the same command does the rest.
 
@@ -109,8 +111,8 @@ def delete(
             raise missing(queue)
         check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
         lost = _what_a_deletion_loses(connection, queue, with_dead_letters=with_dead_letters)
-        if lost and not yes:
-            ask(f"Delete queue {name} with {lost} permanently?")
+        if (lost or sys.stdin.isatty()) and not yes:
+            ask(f"Delete queue {name} with {lost or 'its settings'} permanently?")
         deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
     if as_json:
         stays = None if with_dead_letters or queue.dead_letter_topic is None else queue.dead_letters

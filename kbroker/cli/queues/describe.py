@@ -3,6 +3,7 @@ settings that differ from those of a new queue."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from kbroker.cli.params import (
 )
 from kbroker.cli.watching import moments, print_all_json, show, watch_options
 from kbroker.client.queues.found import existing
-from kbroker.client.queues.settings import SETTINGS
+from kbroker.client.queues.settings import SETTINGS, Part
 from kbroker.client.queues.values import shown
 from kbroker.logging_setup import escaped
+from kbroker.settings.queue import PAUSED
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from kbroker.client.queues.settings import Queue
     from kbroker.client.rpc import Connection
 
+_WORKER_HEADINGS = ("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT", "HOLDS")
 _LABEL_WIDTH = 14
 _MOST_PLACES = 4
 _ADMIN_HINT = "-  (shown with --admin PORT)"
@@ -110,8 +113,20 @@ def _document(connection: Connection, name: str, admin: AdminEndpoint | None) ->
         "dead_letters_waiting_bytes": (in_flight or {}).get("dead_letters_waiting_bytes"),
         "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
         "workers": [_worker(each) for each in found.workers],
-        "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
+        "settings_unlike_defaults": {
+            **{each: shown(SETTINGS[each], text) for each, text in differing.items()},
+            **_further(queue),
+        },
     }
+
+
+def _further(queue: Queue) -> dict[str, str]:
+    """Configs of the group that have no option of `create`, such as priorities. A pause is shown in
+    the heading."""
+    from kbroker.client.queues.settings import wish_of
+
+    found = wish_of(queue).configs.get(Part.GROUP, {})
+    return {name: text for name, text in found.items() if name != PAUSED}
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
@@ -166,9 +181,22 @@ def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
     lines = [Text(f"queue {escaped(document['name'])}{paused}", "bold")]
     lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
     if document["workers"]:
-        rows = [_worker_row(each) for each in document["workers"]]
-        headings = ("WORKER", "HOST", "MEMBER-ID", "JOBS", "LOCK-LEFT", "HOLDS")
-        lines += [Text(), *map(Text, table_lines(headings, rows))]
+        lines += [Text(), *map(Text, _worker_lines(document["workers"], width))]
+    return lines
+
+
+def _worker_lines(workers: Sequence[dict[str, Any]], width: int) -> list[str]:
+    """On a terminal that is too narrow for all columns, the places of the jobs come before random
+    ids and addresses. `--json` has them all."""
+    rows = [_worker_row(each) for each in workers]
+    lines: list[str] = []
+    for left_out in ((), ("MEMBER-ID",), ("MEMBER-ID", "HOST")):
+        columns = [at for at, heading in enumerate(_WORKER_HEADINGS) if heading not in left_out]
+        lines = table_lines(
+            [_WORKER_HEADINGS[at] for at in columns], [[row[at] for at in columns] for row in rows]
+        )
+        if not sys.stdout.isatty() or max(map(len, lines)) <= width:
+            break
     return lines
 
 

@@ -26,10 +26,12 @@ from kbroker.cli.params import (
     not_blank,
 )
 from kbroker.cli.produce import send_records
-from kbroker.client.queues.found import existing, missing
+from kbroker.client.answers import KINDS
+from kbroker.client.queues.found import check_visible, existing, missing
 from kbroker.client.queues.settings import Part, look
 from kbroker.client.spans import span_text
 from kbroker.clock import wall_clock_ms
+from kbroker.errors import KafkaError
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT, schedule_of
 from kbroker.settings.group_configs import GROUP_CONFIGS
 from kbroker.settings.queue import SCHEDULING, SCHEDULING_MAX_DELAY
@@ -201,11 +203,18 @@ def send(
     """
     schedule = _schedule(delay_ms, at_ms, headers)
     with connect(bootstrap) as connection:
-        queue = look(connection, name)
-        if queue.topic is None or (not queue.is_whole and not queue.is_configured):
-            raise missing(queue)
-        if schedule:
-            _check_schedule(queue, delay_ms, at_ms)
+        try:
+            queue = look(connection, name)
+        except KafkaError as error:
+            if schedule or error.code not in KINDS:
+                raise
+            # This user may not see what the queue is, and may send to its topic all the same.
+        else:
+            if queue.topic is None or (not queue.is_whole and not queue.is_configured):
+                check_visible(connection, queue)
+                raise missing(queue)
+            if schedule:
+                _check_schedule(queue, delay_ms, at_ms)
     headers += schedule
     record: dict[str, Any] = {} if key is None else {"key": key.encode()}
     if headers:

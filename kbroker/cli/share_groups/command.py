@@ -96,20 +96,16 @@ def _delete(connection: Connection, names: tuple[str, ...], *, force: bool) -> d
     types = group_admin.group_types(connection)
     reasons = {} if force else why_not_to_delete(connection, names)
     reasons |= {
-        name: _why_no_share_group(name, types.get(name)) for name in names if types.get(name) != "share"
-    }
+        name: _of_other_type(name, types[name]) for name in names if types.get(name, "share") != "share"
+    }  # The broker says so if there is no such group, or if this user may not see it.
     wanted = [name for name in names if name not in reasons]
     refused = group_admin.delete_groups(connection, wanted) if wanted else {}
     reasons |= {name: _why_not(error) for name, error in refused.items()}
     return {name: reasons[name] for name in names if name in reasons}
 
 
-def _why_no_share_group(name: str, group_type: str | None) -> str:
-    return (
-        NO_SHARE_GROUP
-        if group_type is None
-        else f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
-    )
+def _of_other_type(name: str, group_type: str) -> str:
+    return f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
 
 
 NO_SHARE_GROUP = "there is no share group of this name"

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import anyio
 
+from ._shared.client.answers import lacking
 from ._shared.errors import ErrorCode, KafkaError
 from .addresses import Address, addresses
 from .connection import Connection, connect
@@ -153,5 +154,6 @@ class Cluster:
         if row.error_code in _RETRIABLE:
             raise BrokerUnreachable(f"the group {group} has no coordinator yet")
         if row.error_code is not ErrorCode.none:
-            raise KafkaError(row.error_code, row.error_message or f"group {group}")
+            why = lacking(row.error_code, "read", group) or row.error_message or f"group {group}"
+            raise KafkaError(row.error_code, why)
         return await connect(Address(row.host, row.port), self._client_id, self._security)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import anyio
 
+from ._shared.client.answers import WRITES_NOWHERE, lacking
 from ._shared.errors import ErrorCode, KafkaError
 from ._shared.formats.batches import NO_PRODUCER, ProducerInfo, build_batch
 from ._shared.formats.batches import Record as BatchRecord
@@ -291,7 +292,7 @@ class Producer:
             refused = await self._cluster.refresh([topic])
             found = self._cluster.topic(topic)
             if found is None:
-                raise KafkaError(refused[topic], f"topic {topic}")
+                raise KafkaError(refused[topic], lacking(refused[topic], "write", topic) or f"topic {topic}")
         return found
 
     def _place(self, topic: Topic, key: bytes | None) -> int:
@@ -416,7 +417,8 @@ class Producer:
         if answer.error_code in (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available):
             raise BrokerUnreachable("no producer id at the moment")
         if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, "no producer id")
+            is_refused = answer.error_code is ErrorCode.cluster_authorization_failed
+            raise KafkaError(answer.error_code, WRITES_NOWHERE if is_refused else "no producer id")
         self._identity = ProducerInfo(answer.producer_id, answer.producer_epoch, 0)
 
     def _next_batch(self, partition: _Partition) -> _Batch | None:
@@ -469,7 +471,7 @@ class Producer:
             partition.queue.extendleft(reversed(batch.waiting))
             partition.batch = None
             return True
-        self._fail(partition, KafkaError(code, message))
+        self._fail(partition, KafkaError(code, lacking(code, "write", place.topic) or message))
         return False
 
     def _fail(self, partition: _Partition, error: Exception) -> None:

@@ -20,6 +20,7 @@ from kbroker.client.broker_process import free_port
 from kbroker.testing.broker import RunningBroker
 from kbroker_client.worker import App
 from kbroker_client.worker.cli import main
+from tests.terminals import in_terminal
 
 ROOT = Path(__file__).parents[4]
 MODULE = """
@@ -42,6 +43,18 @@ async def task(seconds, job):
     except anyio.get_cancelled_exc_class():
         note("cancelled", job.attempt)
         raise
+"""
+INTERRUPTED = """
+from pathlib import Path
+from kbroker_client.worker import App
+app = App()
+
+@app.task(queue={queue!r}, retries=0)
+KIND task(number, job):
+    with Path({log!r}).open("a") as file:
+        print("end" if number else "interrupted", job.attempt, file=file)
+    if not number:
+        raise KeyboardInterrupt
 """
 THREADS = """
 @app.task(queue={queue!r} + "-threads")
@@ -115,11 +128,15 @@ class Program:
 
     @contextmanager
     def worker(
-        self, *arguments: str, command: Sequence[str] = ("-m", "kbroker_client.worker", "run", "jobs:app")
+        self,
+        *arguments: str,
+        command: Sequence[str] = ("-m", "kbroker_client.worker", "run", "jobs:app"),
+        start_new_session: bool = False,
     ) -> Iterator[subprocess.Popen[str]]:
         with subprocess.Popen(
             [sys.executable, *command, *arguments],
             cwd=self.folder, env=self.environment(), stderr=subprocess.PIPE, text=True,
+            start_new_session=start_new_session,
         ) as process:  # fmt: skip
             try:
                 yield process
@@ -208,6 +225,58 @@ def test_an_interrupt_before_the_worker_is_ready(program: Program, loop: str) ->
             assert worker.stderr is not None
             (line,) = worker.stderr.read().splitlines()
     assert line.endswith("interrupted before the worker was ready")
+
+
+def test_a_closed_terminal_is_an_orderly_stop(program: Program, tmp_path: Path) -> None:
+    program.send(1.0)
+    log = tmp_path / "stderr"
+    command = [sys.executable, "-m", "kbroker_client.worker", "run", "jobs:app"]
+    environment = {**program.environment(), "PYTHONPATH": f"{tmp_path}:{program.environment()['PYTHONPATH']}"}
+    with in_terminal(command, log, environment) as worker:
+        program.wait_for("begin 1")
+        os.close(worker.terminal)
+        assert worker.wait() == 0
+    program.wait_for("begin 1", "end 1")
+    text = log.read_text()
+    assert "SIGHUP: taking no more jobs" in text
+    assert text.splitlines()[-1].endswith("worker ended")
+
+
+def test_without_a_terminal_a_worker_outlives_sighup(program: Program, broker: RunningBroker) -> None:
+    """So does the process of a job, to which systemd may send it too."""
+    broker.create_queue(f"{program.queue}-process")
+    program.write(MODULE + METRICS.replace("PORT", str(free_port())))
+    program.send(0, f"{program.queue}-process")
+    with program.worker(start_new_session=True) as worker:
+        program.wait_for("in a process 1")
+        children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        for process in (*map(int, children), worker.pid):
+            os.kill(process, signal.SIGHUP)
+        assert worker.stderr is not None
+        assert any("SIGHUP: a worker has nothing to read again" in line for line in worker.stderr)
+        program.send(0, f"{program.queue}-process")
+        program.wait_for("in a process 1", "in a process 1")
+        again = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        assert again == children
+        worker.terminate()
+        assert worker.wait(10) == 0
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+def test_a_job_that_raises_keyboard_interrupt_fails(program: Program, loop: str, kind: str) -> None:
+    """Ctrl-C is a signal that the worker handles, so this one is the job's own."""
+    program.write(INTERRUPTED.replace("KIND", kind))
+    program.send(0)
+    program.send(1)
+    with program.worker("--loop", loop) as worker:
+        program.wait_for("interrupted 1", "end 1")
+        worker.terminate()
+        assert worker.wait(10) == 0
+        assert worker.stderr is not None
+        text = worker.stderr.read()
+    assert re.search(r"s: KeyboardInterrupt.*; rejected$", text, re.MULTILINE), text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("option", [(), ("--reload",)])
@@ -391,6 +460,7 @@ def test_a_reloading_worker_ends_with_its_terminal(program: Program) -> None:
     ],
 )
 def test_refusals(program: Program, arguments: Sequence[str], line: str, code: int) -> None:
+    program.write(MODULE.replace("App()", "App(connect_timeout=0)"))
     done = subprocess.run(
         [sys.executable, "-m", "kbroker_client.worker", "run", *arguments],
         cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=30,
@@ -444,6 +514,7 @@ def test_it_is_a_command_of_kbroker(program: Program, capsys: pytest.CaptureFixt
     assert kbroker("jobs:app", "--queue", "mails", "--concurrency", "3", "--drain", "2.5") == (
         1, f"kbroker: no task has the queue mails; the app's queues are {program.queue}\n",
     )  # fmt: skip
+    program.write(MODULE.replace("App()", "App(connect_timeout=0)"))
     code, text = kbroker("jobs:app", "-b", "127.0.0.1:1", "--loop", "trio")
     assert (code, "kbroker: cannot connect to 127.0.0.1:1" in text) == (1, True)
     with pytest.raises(SystemExit):
@@ -457,5 +528,5 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setitem(sys.modules, "kbroker_client.worker.cli", None)
     assert run(["worker", "run", "jobs:app"]) == 1
     assert capsys.readouterr().err == (
-        "kbroker: workers need a package: pip install kbroker-client, or ./clients/python of a checkout\n"
+        "kbroker: workers need the package kbroker-client: in a checkout, pip install ./clients/python\n"
     )

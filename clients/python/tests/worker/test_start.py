@@ -187,7 +187,7 @@ async def test_delays(broker: RunningBroker, new_queue: NewQueue) -> None:
 
 
 async def test_no_broker() -> None:
-    app = App(f"127.0.0.1:{free_port()}")
+    app = App(f"127.0.0.1:{free_port()}", connect_timeout=0)
 
     @app.task(queue="jobs")
     async def task(payload: object) -> None:

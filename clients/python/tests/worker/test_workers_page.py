@@ -231,6 +231,21 @@ async def test_the_test(page: Page, anyio_backend: str) -> None:
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
+async def test_the_test_without_a_loop(page: Page) -> None:
+    _TRIED.add("test_without_a_loop")
+    ran = await page.run(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(page.folder),
+        "test_without_a_loop.py",
+    )
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
 def test_every_example_is_tried(request: pytest.FixtureRequest) -> None:
     """Last in this file, and only if all its tests run."""
     names = {item.name.partition("[")[0] for item in request.session.items if item.path == Path(__file__)}

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import anyio
 
+from .._shared.client.answers import lacking
 from .._shared.errors import ErrorCode, KafkaError
 from ..background import Signal
 from ..cluster import Backoff, Cluster
@@ -122,9 +123,11 @@ class Membership:
             await self._connection.close()
         elif answer.error_code in _LATER:
             if answer.error_code is ErrorCode.topic_authorization_failed:
-                self._on_error(KafkaError(answer.error_code, answer.error_message))
+                why = lacking(answer.error_code, "describe", ", ".join(sorted(topics)))
+                self._on_error(KafkaError(answer.error_code, why or answer.error_message))
         else:
-            raise KafkaError(answer.error_code, answer.error_message or f"share group {self._group}")
+            why = lacking(answer.error_code, "read", self._group) or answer.error_message
+            raise KafkaError(answer.error_code, why or f"share group {self._group}")
         return None
 
     async def _heartbeat(self, topics: list[str] | None) -> Any:

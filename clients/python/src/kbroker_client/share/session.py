@@ -15,6 +15,7 @@ from uuid import UUID
 
 import anyio
 
+from .._shared.client.answers import lacking
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.protocol.reject_reasons import FEATURE
 from .._shared.share.reasons import Reason
@@ -372,7 +373,8 @@ class ShareSession:
         if answer.error_code is ErrorCode.none:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFFFFFF else 1
             return answer
-        error = KafkaError(answer.error_code, answer.error_message)
+        why = lacking(answer.error_code, "read", self._group) or answer.error_message
+        error = KafkaError(answer.error_code, why)
         if sent:
             self._answer(sent, error)
         if answer.error_code in _SESSION_LOST:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import inspect
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, ParamSpec, Self, TypeVar
@@ -28,23 +28,26 @@ from ..addresses import addresses
 from ..errors import IllegalState
 from ..security import PLAINTEXT, Security
 from .hooks import Around, Hook, Hooks, SendHeaders
+from .redirection import Place, environment_bootstrap, redirection
 from .sending import Sender
 from .serializers import JSON, Serializer
 from .task import TIMEOUT_S, Task, checked_options
 
 if TYPE_CHECKING:
-    from .testing import TestWorker
+    from .eager import EagerSender
+    from .testing import Testing
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-_ENVIRONMENT: Final = "KBROKER_BOOTSTRAP"
 DRAIN_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 30.0
 
 
 class App:
-    """- `bootstrap`: addresses of brokers; by default those of the environment variable
-    KBROKER_BOOTSTRAP, or 127.0.0.1:9092
+    """- `bootstrap`: addresses of brokers; by default those that the environment variable
+      KBROKER_BOOTSTRAP has when the app connects, or 127.0.0.1:9092
+    - `connect_timeout`: seconds that `async with app`, a worker that starts and `send_blocking`
+      wait for a broker that is away; 0: they fail at once
     - `client_id`: how brokers name this program in lists of workers, logs and quotas; by default it
       has the name of the host and the process id, so that workers can be told apart
 
@@ -58,15 +61,60 @@ class App:
         *,
         security: Security = PLAINTEXT,
         client_id: str | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        self.bootstrap: str | Sequence[str] = bootstrap or os.environ.get(_ENVIRONMENT) or _DEFAULT_BOOTSTRAP
-        addresses(self.bootstrap)
-        self.security = security
+        if not connect_timeout >= 0:
+            raise ValueError(f"connect_timeout must be 0 seconds or more, not {connect_timeout:g}")
+        self._bootstrap: str | Sequence[str] | None = None
+        if bootstrap:
+            self.bootstrap = bootstrap
+        self._security = security
+        self._place: Place | None = None
+        """Of `at`."""
+        self.connect_timeout = connect_timeout
         self._client_id = client_id
         self.hooks = Hooks()
         self.tasks: dict[str, Task[..., Any]] = {}
         """By their queues."""
         self._sender: Sender | None = None
+        self.eager_sender: EagerSender | None = None
+        """Of `eager`."""
+
+    # -- where it connects
+    # ----------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str | Sequence[str]:
+        """Where it connects now. Setting it raises ValueError for a text that is no address."""
+        return self._now.bootstrap
+
+    @bootstrap.setter
+    def bootstrap(self, bootstrap: str | Sequence[str]) -> None:
+        addresses(bootstrap)
+        self._bootstrap = bootstrap
+
+    @property
+    def security(self) -> Security:
+        """How it logs in now."""
+        return self._now.security
+
+    @security.setter
+    def security(self, security: Security) -> None:
+        self._security = security
+
+    @property
+    def _now(self) -> Place:
+        place = self._place or redirection()
+        return place or Place(self._bootstrap or environment_bootstrap(), self._security)
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Until the end of the block the app connects there, whatever it was given."""
+        before, self._place = self._place, place
+        try:
+            yield
+        finally:
+            self._place = before
 
     # -- tasks and hooks
     # ----------------------------------------------------------------------------------------------
@@ -159,14 +207,16 @@ class App:
     async def __aenter__(self) -> Self:
         if self._sender is not None:
             raise IllegalState("the app is connected already")
-        self._sender = await self.new_sender().__aenter__()
+        if self.eager_sender is None:
+            self._sender = await self.new_sender().__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sender, self._sender = self.sender, None
-        await sender.__aexit__(kind, error, trace)
+        sender, self._sender = self._sender, None
+        if sender is not None:  # It was entered without `eager`.
+            await sender.__aexit__(kind, error, trace)
 
     @property
     def client_id(self) -> str:
@@ -174,7 +224,8 @@ class App:
         return self._client_id or f"kbroker-worker-{socket.gethostname()}-{os.getpid()}"
 
     def new_sender(self) -> Sender:
-        return Sender(self.bootstrap, self.client_id, self.security, self.hooks)
+        place = self._now
+        return Sender(place.bootstrap, self.client_id, place.security, self.hooks, self.connect_timeout)
 
     @property
     def sender(self) -> Sender:
@@ -210,9 +261,21 @@ class App:
         *,
         security: Security = PLAINTEXT,
         queues: Iterable[str] = (),
-    ) -> AbstractAsyncContextManager[TestWorker]:
-        """A worker for tests, at another broker: see TestWorker. `queues`: those to work on; all
-        of the app if empty."""
-        from .testing import testing
+    ) -> Testing:
+        """A worker for tests, at another broker: see TestWorker for `async with`, and
+        BlockingTestWorker for `with`. `queues`: those to work on; all of the app if empty."""
+        from .testing import Testing
 
-        return testing(self, bootstrap, security, queues)
+        return Testing(self, Place(bootstrap, security), queues)
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Until the end of the block `send` and `send_blocking` run the job at once, in the caller,
+        and raise what it raises. No broker is needed: see eager.py."""
+        from .eager import EagerSender
+
+        before, self.eager_sender = self.eager_sender, EagerSender(self)
+        try:
+            yield
+        finally:
+            self.eager_sender = before

@@ -4,8 +4,8 @@ Messages are pickles after their length (4 bytes), on standard input and output.
 goes to standard error. The end of the input means that the worker has died: the process ends at
 once, in the middle of a job too, because the job is delivered again.
 
-SIGTERM and SIGINT are the worker's business: systemd sends them to every process of a service. What
-a job forks is its own business, and ended by them.
+SIGTERM, SIGINT and SIGHUP are the worker's business: systemd sends them to every process of a
+service. What a job forks is its own business, and ended by them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .processes import Hello
 from .task import Task
 
 _SIZE: Final = struct.Struct(">I")
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:

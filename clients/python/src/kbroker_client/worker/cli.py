@@ -58,6 +58,11 @@ def main(
         return _FAILED
     if options.bootstrap:
         app.bootstrap = options.bootstrap
+    try:
+        addresses(app.bootstrap)
+    except ValueError as error:  # Of the environment.
+        print(f"{program}: {error}", file=sys.stderr)
+        return _USAGE
     if security is not None:
         app.security = security
     run(app, loop=options.loop, queues=options.queue, concurrency=options.concurrency, drain=options.drain)

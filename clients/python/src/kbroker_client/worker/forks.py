@@ -19,6 +19,7 @@ _local = threading.local()
 _DEFAULTS: Final[Mapping[signal.Signals, Any]] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
 }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
-from .job import Job, JobEvent
+from .job import Headers, Job, JobEvent
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ class Hooks:
 
     def remove(self, name: str, hook: Hook) -> None:
         self._hooks[name].remove(hook)
+
+    def made_headers(self) -> Headers:
+        """For a job that is being sent."""
+        return tuple(header for make in self.send_headers for header in make())
 
     def call(self, name: str, event: JobEvent) -> None:
         for hook in self._hooks[name]:

@@ -74,7 +74,16 @@ def install(
         stack.enter_context(seconds.labels(job.queue).time())
         return stack
 
+    @contextmanager
+    def from_zero() -> Iterator[None]:
+        """A series that begins with 1 shows no increase."""
+        for queue in app.tasks:
+            for outcome in _OUTCOMES.values():
+                jobs.labels(queue, outcome)
+        yield
+
     app.around(around)
+    app.hooks.while_running.append(from_zero)
     if port is not None:
         app.hooks.while_running.append(lambda: _served(port, registry))
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
+from .._shared.client.answers import lacking, reason
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.protocol.reject_reasons import FEATURE
 from ..cluster import Cluster, Topic
@@ -42,6 +43,8 @@ class Facts(NamedTuple):
     - `prefetch`: jobs that a worker holds at a time; 0: no limit
     - `takes_reasons`: the broker stores the reason of a reject with the dead letter
     - `is_plain_group`: a kbroker's share group without what `kbroker queues create` sets
+    - `unread`: why the settings could not be read; then nothing is known of them, and none of the
+      fields says that something is off
     """
 
     delivery_limit: int | None
@@ -50,6 +53,7 @@ class Facts(NamedTuple):
     is_ordered: bool
     takes_reasons: bool
     is_plain_group: bool
+    unread: KafkaError | None
 
 
 async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
@@ -60,10 +64,13 @@ async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
         raise KafkaError(ErrorCode.leader_not_available, f"the queue {queue} has no leader at the moment")
     connection = await cluster.connect_to(leader)
     try:
-        group = await _configs(connection, _GROUP, queue)
+        group, unread = await _configs(connection, _GROUP, queue)
         limit = group.get(_GROUP_LIMIT)
-        if limit is None:
-            limit = (await _configs(connection, _BROKER, str(leader))).get(_BROKER_LIMIT)
+        if limit is None and unread is None:
+            broker, unread_broker = await _configs(connection, _BROKER, str(leader))
+            limit = broker.get(_BROKER_LIMIT)
+            if unread_broker is not None:
+                logger.warning("`retries` is not compared with the broker's limit: %s", unread_broker)
     finally:
         await connection.close()
     takes_reasons = FEATURE in connection.served.features
@@ -74,6 +81,7 @@ async def look(cluster: Cluster, queue: str, topic: str) -> Facts:
         is_ordered=group.get(_ORDERING) == "key",
         takes_reasons=takes_reasons,
         is_plain_group=takes_reasons and group.get(_RESET) == "latest" and not group.get(_DEAD_LETTERS),
+        unread=unread,
     )
 
 
@@ -101,8 +109,12 @@ async def warn_of_deletion(
 
 
 async def check_scheduling(cluster: Cluster, queue: str, topic: str) -> None:
-    """Raises SchedulingOff, and as `look`."""
-    if not (await look(cluster, queue, topic)).is_scheduling:
+    """Raises SchedulingOff, and as `look`. Also KafkaError if this user may not read whether the
+    queue delays jobs, because a queue that does not would deliver them at once."""
+    facts = await look(cluster, queue, topic)
+    if facts.unread is not None:
+        raise facts.unread
+    if not facts.is_scheduling:
         raise SchedulingOff(
             f"the queue {queue} does not delay jobs ({_SCHEDULING}): "
             f"kbroker queues create {queue} --scheduling true --update"
@@ -120,11 +132,15 @@ async def _find(cluster: Cluster, queue: str, topic: str) -> Topic:
         return found
     if refused in MISSING:
         raise missing(topic)
-    raise KafkaError(refused or ErrorCode.unknown_server_error, f"the queue {queue} cannot be read")
+    code = refused or ErrorCode.unknown_server_error
+    why = lacking(code, "describe", topic)
+    raise KafkaError(code, why or f"the queue {queue} cannot be read")
 
 
-async def _configs(connection: Connection, kind: int, name: str) -> Mapping[str, str | None]:
-    """Empty, with a warning, if the worker's user may not read them."""
+async def _configs(
+    connection: Connection, kind: int, name: str
+) -> tuple[Mapping[str, str | None], KafkaError | None]:
+    """Empty, with the broker's refusal, if this user may not read them."""
     answer = await connection.call(
         "describe_configs",
         resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
@@ -134,10 +150,7 @@ async def _configs(connection: Connection, kind: int, name: str) -> Mapping[str,
     (row,) = answer.results
     code = ErrorCode(row.error_code)
     if code is not ErrorCode.none:
-        whose = f"the group {name}" if kind == _GROUP else "the broker"
-        logger.warning(
-            "the configs of %s cannot be read (%s): `retries` is not compared with its delivery limit",
-            whose, code.name.replace("_", " "),
-        )  # fmt: skip
-        return {}
-    return {each.name: each.value for each in row.configs}
+        why = reason(code, row.error_message, needs="describe-configs", name=name)
+        whose = f"group {name}" if kind == _GROUP else "the broker"
+        return {}, KafkaError(code, f"the settings of {whose} cannot be read: {why}")
+    return {each.name: each.value for each in row.configs}, None

@@ -33,6 +33,7 @@ from .locks import Locks
 from .policies import TIMED_OUT, Failure, Kind, failure_of, place_of, reason, too_often
 from .queue_facts import Facts, warn_of_deletion
 from .running import Concluded, Ended, RunningJob
+from .task import RunIn
 
 if TYPE_CHECKING:
     from .app import App
@@ -113,6 +114,8 @@ class Runner:
         self._locks = Locks(self._active, lambda: self._consumer.lock_timeout_s, self._renew, self._lose)
         self._nudge = Signal()
         self._is_stopping = False
+        self.handles_signals = False
+        """Of the worker: otherwise Ctrl-C may raise KeyboardInterrupt in any job on the loop."""
         self.closed = anyio.Event()
         """Nothing is held any more. Jobs that cannot be cancelled may go on."""
         self._counts = dict.fromkeys(("on_start", *_HOOKS.values(), "on_lock_lost"), 0)
@@ -124,6 +127,10 @@ class Runner:
     def left(self) -> int:
         """Threads that continue although their jobs were ended."""
         return self._executor.left
+
+    @property
+    def _may_be_interrupted(self) -> bool:
+        return self._options.run_in is RunIn.LOOP and not self.handles_signals
 
     @property
     def going_on(self) -> int:
@@ -312,7 +319,7 @@ class Runner:
                     trace = "".join(traceback.format_tb(error.__traceback__)[2:])
                     raise
         except BaseException as error:
-            if not _is_of_job(error):
+            if not _is_of_job(error, self._may_be_interrupted):
                 raise
             if not job.scope.cancel_called:
                 return failure_of(error, self._options.reject_on)
@@ -409,11 +416,13 @@ class Runner:
         self._hooks.call(name, event)
 
 
-def _is_of_job(error: BaseException) -> bool:
+def _is_of_job(error: BaseException, may_be_interrupted: bool) -> bool:
     """Not of the loop, or of a person at the keyboard."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_of_job, error.exceptions))
-    return not isinstance(error, (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class()))
+        return all(_is_of_job(each, may_be_interrupted) for each in error.exceptions)
+    if isinstance(error, KeyboardInterrupt):
+        return not may_be_interrupted
+    return not isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
 
 
 def _is_cancelled() -> bool:

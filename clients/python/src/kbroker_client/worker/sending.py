@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import anyio
 import anyio.from_thread
 
 from .._shared.errors import KafkaError
 from ..background import Background
-from ..cluster import Cluster
-from ..errors import ClientClosed, IllegalState
+from ..cluster import Backoff, Cluster
+from ..errors import BrokerUnreachable, ClientClosed, IllegalState, NotAuthenticated
 from ..producer import Producer, Sent
 from ..security import Security
 from .hooks import Hooks
 from .queue_facts import MISSING, check_scheduling, missing
 
-Headers = Iterable[tuple[str, bytes | None]]
+logger = logging.getLogger(__name__)
+
 GivenHeaders: TypeAlias = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 DELAY_HEADER: Final = "kbroker-delay-ms"
 AT_HEADER: Final = "kbroker-deliver-at"
 
 
+class Prepared(NamedTuple):
+    """A job as it is sent. - `topic`: the queue's own, or that of another queue"""
+
+    queue: str
+    topic: str
+    value: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    is_delayed: bool
+
+
 class Sender:
-    """Use it with `async with`. Entering raises BrokerUnreachable."""
+    """Use it with `async with`. Entering waits up to `wait_s` for a broker that cannot be reached,
+    and then raises BrokerUnreachable; NotAuthenticated at once."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], client_id: str, security: Security, hooks: Hooks
+        self,
+        bootstrap: str | Sequence[str],
+        client_id: str,
+        security: Security,
+        hooks: Hooks,
+        wait_s: float,
     ) -> None:
+        self._wait_s = wait_s
         self.cluster = Cluster(bootstrap, client_id, security)
         self._producer = Producer(bootstrap, client_id=client_id, security=security)
         self._hooks = hooks
@@ -44,10 +64,28 @@ class Sender:
         self._thread: int | None = None
 
     async def __aenter__(self) -> Self:
-        await self._producer.__aenter__()
+        await self._connect()
         await self._background.open()
         self._thread = threading.get_ident()
         return self
+
+    async def _connect(self) -> None:
+        give_up_s = anyio.current_time() + self._wait_s
+        backoff = Backoff()
+        is_waiting = False
+        while True:
+            try:
+                await self._producer.__aenter__()
+                return
+            except NotAuthenticated:
+                raise
+            except BrokerUnreachable as error:
+                if anyio.current_time() >= give_up_s:
+                    raise
+                if not is_waiting:
+                    logger.warning("waiting up to %g s for a broker: %s", self._wait_s, error)
+                is_waiting = True
+            await backoff.pause()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -77,16 +115,7 @@ class Sender:
         anyio.from_thread.run_sync(self._background.start, call_and_answer)
         return answer.result()
 
-    async def send(
-        self,
-        queue: str,
-        topic: str,
-        value: bytes,
-        *,
-        key: bytes | None,
-        headers: Headers,
-        is_delayed: bool,
-    ) -> Sent:
+    async def send(self, job: Prepared) -> Sent:
         """Raises SchedulingOff, QueueMissing, IllegalState in another thread, and as
         Producer.send."""
         if threading.get_ident() != self._thread:
@@ -94,15 +123,15 @@ class Sender:
                 "the app is connected in the event loop of another thread: here a plain function calls "
                 "send_blocking"
             )
-        if is_delayed and queue not in self._scheduling:
-            await check_scheduling(self.cluster, queue, topic)
-            self._scheduling.add(queue)
-        added = [header for make in self._hooks.send_headers for header in make()]
+        if job.is_delayed and job.queue not in self._scheduling:
+            await check_scheduling(self.cluster, job.queue, job.topic)
+            self._scheduling.add(job.queue)
+        headers = (*job.headers, *self._hooks.made_headers())
         try:
-            return await self._producer.send(topic, value, key=key, headers=(*headers, *added))
+            return await self._producer.send(job.topic, job.value, key=job.key, headers=headers)
         except KafkaError as error:
             if error.code in MISSING:
-                raise missing(topic) from error
+                raise missing(job.topic) from error
             raise
 
 

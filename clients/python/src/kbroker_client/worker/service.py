@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
+from .._shared.terminal import HangUp, meaning_of_hang_up
 from ..errors import ClientError, IllegalState, QueueMissing
 from . import forks
 from .processes import refusal_of
@@ -97,6 +98,8 @@ class Service:
 
     async def run_started(self, *, handle_signals: bool = False) -> None:
         """The same after `start`."""
+        for runner in self._runners:
+            runner.handles_signals = handle_signals
         async with anyio.create_task_group() as tasks:
             if handle_signals:
                 await tasks.start(self._follow_signals)
@@ -120,6 +123,11 @@ class Service:
                 raise StartRefused(f"{error}{self._prefetch_option(task)}") from error
             except (ClientError, KafkaError) as error:
                 raise StartRefused(str(error)) from error
+            if facts.unread is not None:
+                logger.warning(
+                    "`retries` and `concurrency` of %s are not compared with its queue: %s",
+                    task.name, facts.unread.message,
+                )  # fmt: skip
             if refusal := _refusal(task, facts):
                 raise StartRefused(refusal)
             if facts.is_plain_group:
@@ -172,10 +180,19 @@ class Service:
             end_at_once(bool(self._errors))
 
     async def _follow_signals(self, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*_SIGNALS) as signals, forks.without(_SIGNALS):
+        hang_up = meaning_of_hang_up()
+        handled = _SIGNALS if hang_up is HangUp.IGNORED else (*_SIGNALS, signal.SIGHUP)
+        with anyio.open_signal_receiver(*handled) as signals, forks.without(handled):
             task_status.started()
             async for number in signals:
                 name = signal.Signals(number).name
+                if number == signal.SIGHUP and hang_up is HangUp.RELOAD:
+                    logger.info(
+                        "SIGHUP: a worker has nothing to read again; to use a new program, restart it"
+                    )
+                    continue
+                if number == signal.SIGHUP and self._is_stopping:  # A closed terminal may send it twice.
+                    continue
                 if self._is_stopping:
                     logger.warning("%s again: the worker ends at once", name)
                     end_at_once(128 + number)
@@ -255,9 +272,11 @@ def run(
     except (ClientError, KafkaError) as error:
         raise SystemExit(f"worker: {error}") from None
     except KeyboardInterrupt:
-        if service is None or service.is_ready:
-            raise  # Of a job.
-        logger.warning("interrupted before the worker was ready")
+        is_ready = service is not None and service.is_ready
+        logger.warning(
+            "interrupted by a task that a job has started" if is_ready
+            else "interrupted before the worker was ready"
+        )  # fmt: skip
         raise SystemExit(128 + signal.SIGINT) from None
     if left:
         logger.warning("the worker ends without the threads that continue (%d)", left)

@@ -17,7 +17,7 @@ from ..errors import IllegalState
 from ..producer import Sent
 from .job import Job
 from .policies import Unreadable
-from .sending import GivenHeaders, Sender, as_bytes, encoded, schedule
+from .sending import GivenHeaders, Prepared, as_bytes, encoded, schedule
 from .serializers import JSON, Serializer
 from .threads import in_job_thread
 from .typed import builder
@@ -189,7 +189,8 @@ class Task(Generic[P, R]):
         Raises QueueMissing, SchedulingOff, IllegalState outside of `async with app`, and what
         Producer.send raises.
         """
-        return await self._send_over(self.app.sender, payload, key, delay, at, headers)
+        sender = self.app.eager_sender or self.app.sender
+        return await sender.send(self._prepared(payload, key, delay, at, headers))
 
     def send_blocking(
         self,
@@ -201,19 +202,21 @@ class Task(Generic[P, R]):
         headers: GivenHeaders = (),
     ) -> Sent:
         """The same for programs without a loop, and for plain functions that run as jobs. Outside
-        of a job's thread it connects for each call. Raises as `send`, BrokerUnreachable, and
-        IllegalState in a function of a loop."""
+        of a job's thread it connects for each call, and waits for a broker that is away as long as
+        the app's `connect_timeout`. Raises as `send`, BrokerUnreachable, and IllegalState in a
+        function of a loop."""
+        job = self._prepared(payload, key, delay, at, headers)
         if in_job_thread():
             connected = self.app.sender
-            return connected.call_from_thread(
-                partial(self._send_over, connected, payload, key, delay, at, headers)
-            )
+            return connected.call_from_thread(partial(connected.send, job))
         if _is_in_a_loop():
             raise IllegalState(f"send_blocking would block the event loop: await {self.name}.send(...)")
+        if self.app.eager_sender is not None:
+            return self.app.eager_sender.send_blocking(job)
 
         async def connect_and_send() -> Sent:
             async with self.app.new_sender() as sender:
-                return await self._send_over(sender, payload, key, delay, at, headers)
+                return await sender.send(job)
 
         return asyncio.run(connect_and_send())
 
@@ -225,24 +228,24 @@ class Task(Generic[P, R]):
             wanted, given = self._payload.__name__, type(payload).__name__
             raise TypeError(f"{self.name} takes {wanted}, or a dict of its fields, not {given}")
 
-    async def _send_over(
+    def _prepared(
         self,
-        sender: Sender,
         payload: Any,
         key: str | bytes | None,
         delay: float | timedelta | None,
         at: datetime | None,
         headers: GivenHeaders,
-    ) -> Sent:
+    ) -> Prepared:
+        """Raises TypeError and ValueError."""
         self._check(payload)
         scheduled = schedule(delay, at)
-        return await sender.send(
+        return Prepared(
             self.options.queue,
             self.options.topic,
             self.options.serializer.encode(payload),
-            key=None if key is None else as_bytes("the key of a job", key),
-            headers=(*encoded(headers), *scheduled),
-            is_delayed=bool(scheduled),
+            None if key is None else as_bytes("the key of a job", key),
+            (*encoded(headers), *scheduled),
+            bool(scheduled),
         )
 
 

@@ -7,26 +7,37 @@ async def test_the_invoice_is_sent(kbroker):
         await emails.send({"to": "ann@example.com"})
         (done,) = await worker.drain()
     assert done.outcome == "succeeded"
+
+def test_the_same_without_a_loop(kbroker):
+    kbroker.create_queue("emails")
+    with app.testing(kbroker.bootstrap) as worker:
+        emails.send_blocking({"to": "ann@example.com"})
+        (done,) = worker.drain()
+    assert done.outcome == "succeeded"
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from .._shared.client.answers import lacking
 from .._shared.errors import ErrorCode, KafkaError
 from .._shared.share.reasons import Reason
 from ..background import Background
 from ..connection import Connection
 from ..errors import BrokerUnreachable, TimedOut
-from ..security import Security
 from .hooks import Hook
 from .job import Job, JobEvent
+from .redirection import Place
 from .runner import Statistics
 from .service import Service
 
@@ -133,18 +144,73 @@ async def _rows(connection: Connection, group: str, topic: str) -> list[Any]:
     )
     (row,) = answer.groups
     if row.error_code is not ErrorCode.none:
-        raise KafkaError(row.error_code, row.error_message or f"share group {group}")
+        why = lacking(row.error_code, "describe", group) or row.error_message
+        raise KafkaError(row.error_code, why or f"share group {group}")
     return [each for row in row.topics if row.topic_name == topic for each in row.partitions]
 
 
+class BlockingTestWorker:
+    """The same for a test without a loop. The worker's loop runs in a thread of its own, while the
+    test sends jobs with `send_blocking`."""
+
+    __test__ = False
+
+    def __init__(self, portal: BlockingPortal, worker: TestWorker) -> None:
+        self._portal = portal
+        self._worker = worker
+
+    def statistics(self) -> Mapping[str, Statistics]:
+        """By queue."""
+        return self._worker.statistics()
+
+    def drain(self, timeout_s: float = 30.0, *, leave: int = 0) -> list[Outcome]:
+        """As TestWorker.drain."""
+        return self._portal.call(partial(self._worker.drain, timeout_s, leave=leave))
+
+    @property
+    def left(self) -> int:
+        """Threads that continue although their jobs were ended."""
+        return self._worker.left
+
+    def unfinished(self) -> int | None:
+        """As TestWorker.unfinished."""
+        return self._portal.call(self._worker.unfinished)
+
+
+class Testing:
+    """What `app.testing(...)` returns: for `async with`, or for `with`."""
+
+    __test__ = False
+
+    def __init__(self, app: App, place: Place, queues: Iterable[str]) -> None:
+        self._opened = _testing(app, place, queues)
+        self._blocking = ExitStack()
+
+    async def __aenter__(self) -> TestWorker:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> BlockingTestWorker:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            worker = stack.enter_context(portal.wrap_async_context_manager(self._opened))
+            self._blocking = stack.pop_all()
+        return BlockingTestWorker(portal, worker)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocking.__exit__(kind, error, trace)
+
+
 @asynccontextmanager
-async def testing(
-    app: App, bootstrap: str | Sequence[str], security: Security, queues: Iterable[str]
-) -> AsyncIterator[TestWorker]:
-    before = app.bootstrap, app.security
-    app.bootstrap, app.security = bootstrap, security
+async def _testing(app: App, place: Place, queues: Iterable[str]) -> AsyncIterator[TestWorker]:
     background = Background()
-    try:
+    with app.at(place):
         async with app:
             service = Service(app, queues=queues, drain=_DRAIN_S, is_quick=True)
             worker = TestWorker(app, service)
@@ -162,5 +228,3 @@ async def testing(
                 await worker.aclose()
                 for name, hook in hooks.items():
                     app.hooks.remove(name, hook)
-    finally:
-        app.bootstrap, app.security = before

@@ -1,0 +1,1 @@
+../../../../../kbroker/terminal.py
