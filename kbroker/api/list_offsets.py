@@ -84,7 +84,7 @@ _PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Fo
 
 
 class _Answered(NamedTuple):
-    """A row of the answer, with the partition that was asked for."""
+    """A row of the answer, with the partition of the request."""
 
     asked: Any
     code: ErrorCode

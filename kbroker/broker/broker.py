@@ -119,8 +119,7 @@ class BrokerStatistics:
 
 
 class Broker:
-    """A running broker. `host` and `port`: the address that clients receive. Those that came in on
-    another listener receive its address (Request.advertised)."""
+    """A running broker. `host` and `port`: the address for clients (but see Request.advertised)."""
 
     node_id = NODE_ID
     closing = False
@@ -426,8 +425,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     plugins.authorizer_factory(options.config["authorizer.class.name"])
-    mode = int(options.config["kbroker.data.directory.mode"], 8)
-    with DataDirectory.open(options.data_dir, options.storage, options.state_storage, mode=mode) as directory:
+    with DataDirectory.open(options.data_dir, *options.engines, mode=options.directory_mode) as directory:
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with starting(options.data_dir):

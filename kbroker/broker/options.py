@@ -64,3 +64,13 @@ class StartOptions:
     adopt: bool = False
     on_ready: Callable[[ReadyInfo], None] = field(default=_ignore)
     on_reload: Callable[[], None] = field(default=_nothing)
+
+    @property
+    def engines(self) -> tuple[str, str]:
+        """The names of the log store and of the state store."""
+        return self.storage, self.state_storage
+
+    @property
+    def directory_mode(self) -> int:
+        """The permissions of a new data directory."""
+        return int(self.config["kbroker.data.directory.mode"], 8)

@@ -23,6 +23,7 @@ from kbroker.settings.broker_contradictions import contradictions
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
 from kbroker.settings.broker_listeners import LISTENER_CONFIGS
 from kbroker.settings.broker_oauth import OAUTH_CONFIGS
+from kbroker.settings.broker_own import OWN_CONFIGS
 from kbroker.settings.broker_quotas import QUOTA_CONFIGS
 from kbroker.settings.broker_sasl import SASL_CONFIGS
 from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
@@ -269,71 +270,7 @@ BROKER_CONFIGS: Final = by_name(
     *OAUTH_CONFIGS,
     *AUTHORIZER_CONFIGS,
     *QUOTA_CONFIGS,
-    # kbroker's own.
-    ConfigDef(
-        name="kbroker.disk.min.free.bytes",
-        type=_LONG,
-        default=str(64 << 20),
-        minimum=0,
-        doc="Disk space that producers must leave free, at most a sixteenth of the disk, and at least what "
-        "the storage engines need to remove records. Below it the broker refuses Produce and new topics "
-        "with KAFKA_STORAGE_ERROR and compacts nothing, so that consumers can still acknowledge and "
-        "retention can make room. Half of it is for dead letters; segments of queues and of dead letter "
-        "topics are at most an eighth of it. 0: producers and dead letters may fill the disk.",
-    ),
-    ConfigDef(
-        name="kbroker.data.directory.mode",
-        type=_STRING,
-        default="700",
-        choices=("700", "750", "755"),
-        doc="Permissions of a new data directory: 700, or for its readers, such as Spark, 750 (the group) or "
-        "755 (all users). An existing one keeps its own; the broker warns if they are wider.",
-    ),
-    ConfigDef(
-        name="kbroker.admin.protocol",
-        type=_STRING,
-        default="PLAINTEXT",
-        choices=("PLAINTEXT", "SSL"),
-        doc="How `--admin` is served: PLAINTEXT (http) or SSL (https, with the settings `ssl.*`). "
-        "`listener.name.admin.ssl.*` are for this endpoint alone.",
-    ),
-    ConfigDef(
-        name="kbroker.payload.check",
-        type=_BOOLEAN,
-        default="false",
-        doc="Whether Produce opens batches; default of the topic setting of that name.",
-    ),
-    ConfigDef(
-        name="kbroker.persister",
-        type=_STRING,
-        default="default",
-        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for "
-        "tests), an installed plugin's name.",
-    ),
-    ConfigDef(
-        name="kbroker.queue.cache.bytes",
-        type=_LONG,
-        default=str(8 << 20),
-        minimum=1 << 20,
-        doc="Memory for decompressed batches that share consumers fetch in parts; a larger single batch is "
-        "held alone.",
-    ),
-    ConfigDef(
-        name="kbroker.response.max.bytes",
-        type=_INT,
-        default=str(64 << 20),
-        minimum=1 << 20,
-        dynamic=True,
-        doc="Largest answer of several rows, except to Fetch and ShareFetch; one row may have any size.",
-    ),
-    ConfigDef(
-        name="kbroker.sync.interval.ms",
-        type=_INT,
-        default="75",
-        minimum=1,
-        maximum=60_000,
-        doc="With --durability os: how often writes are synced in the background.",
-    ),
+    *OWN_CONFIGS,
 )
 
 STARTED_WITH: Final = {

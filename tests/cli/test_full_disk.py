@@ -1,4 +1,4 @@
-"""A disk that is nearly full is told by `kbroker queues send` and by the client for Python, with
+"""A disk that is nearly full is reported by `kbroker queues send` and by the client for Python, with
 the words of the broker. Uses a small tmpfs, so it needs the right to mount one; skipped without
 it."""
 

@@ -1,5 +1,5 @@
 """The unfinished jobs of a queue, from what the broker returns of its partitions: an operator
-deletes a queue that has none without being asked."""
+deletes a queue that has none without a question."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class DiskFloor:
         return min(max(room / _FASTEST_BYTES_PER_S / 2, _LEAST_S), _MOST_S)
 
     def _beside_logs(self) -> int:
-        """Of the room, what is not in the log engine's files: the state cannot use those."""
+        """The room outside of the log engine's files: the state cannot use theirs."""
         return self._free_on_disk() - self._state.least_free_bytes()
 
     def _report(self, floor: int) -> None:

@@ -128,8 +128,7 @@ class Topics:
         reserve: SpaceReserve,
         queue_segment_bytes: int | None = None,
     ) -> None:
-        """`queue_segment_bytes`: the largest segments of queues and dead letter topics
-        (disk_floor.py); None: any."""
+        """`queue_segment_bytes`: bounds segments of queues and dead letter topics; None: nothing."""
         self._config = config
         self._log_store = log_store
         self._state_store = state_store
@@ -430,10 +429,8 @@ class Topics:
         segment_bytes, segment_ms = config["segment.bytes"], config["segment.ms"]
         if is_compacted(config):  # Only closed segments are compacted.
             segment_ms = min(segment_ms, config["max.compaction.lag.ms"])
-        if self._queue_segment_bytes is not None and (
-            config[QUEUE_RETENTION] != "time" or config[DEAD_LETTERS]
-        ):
-            segment_bytes = min(segment_bytes, self._queue_segment_bytes)
+        if config[QUEUE_RETENTION] != "time" or config[DEAD_LETTERS]:
+            segment_bytes = min(segment_bytes, self._queue_segment_bytes or segment_bytes)
         return LogSettings(segment_bytes, segment_ms)
 
     def _publish(self, topic: Topic) -> None:

@@ -55,8 +55,7 @@ async def plan_parked(
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
-    assert engine.parking is not None
-    parking = engine.parking
+    assert (parking := engine.parking) is not None
     offsets: list[int] = []
     taken: set[int] = set()
     batches: list[Walked] = []
@@ -84,16 +83,14 @@ async def plan_parked(
             lost.append(leader)
             continue
         stored = batch[3][batch[4] : batch[5]]
-        if not stored[CODEC_AT] & CODEC_MASK:  # Cutting it walks over its records.
-            walked += batch[1] - batch[0] + 1
-            if walked > TURN_RECORDS and batches:
-                break
+        walked += _walked_by_cutting(stored, batch)
+        if walked > TURN_RECORDS and batches:
+            break
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if not can_be_cut and batches:
             break
         here = [leader, *islice(_ready_beside(leader, batch, parking), room - len(offsets) - 1)]
-        gone = _gone_from(stored, here, opener)
-        if gone:
+        if gone := _gone_from(stored, here, opener):
             lost += gone
             here = [each for each in here if each not in gone]
         taken.update(here)
@@ -105,6 +102,10 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
+
+
+def _walked_by_cutting(stored: memoryview, batch: Walked) -> int:
+    return 0 if stored[CODEC_AT] & CODEC_MASK else batch[1] - batch[0] + 1
 
 
 def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:

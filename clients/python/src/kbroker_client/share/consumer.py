@@ -145,8 +145,7 @@ class ShareConsumer:
         self._is_asking = False
         """Whether that node is asked at the moment."""
         self._news = Signal()
-        self._is_woken = False
-        self._is_polling = False
+        self._is_woken = self._is_polling = False
         self._is_stopping = False
         self._is_closed = False
         self._background = Background()
