@@ -1,6 +1,5 @@
-"""A disk that is nearly full is reported by `kbroker queues send` and by the client for Python, with
-the words of the broker. Uses a small tmpfs, so it needs the right to mount one; skipped without
-it."""
+"""`kbroker queues send` and the client for Python report a disk that is nearly full, with the
+words of the broker. Uses a small tmpfs, so it needs the right to mount one; skipped without it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Topics:
         reserve: SpaceReserve,
         queue_segment_bytes: int | None = None,
     ) -> None:
-        """`queue_segment_bytes`: bounds segments of queues and dead letter topics; None: nothing."""
+        """`queue_segment_bytes`: bounds segments of queues and dead letters; None: nothing."""
         self._config = config
         self._log_store = log_store
         self._state_store = state_store

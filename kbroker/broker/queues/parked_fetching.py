@@ -55,7 +55,8 @@ async def plan_parked(
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
-    assert (parking := engine.parking) is not None
+    parking = engine.parking
+    assert parking is not None
     offsets: list[int] = []
     taken: set[int] = set()
     batches: list[Walked] = []
@@ -84,15 +85,13 @@ async def plan_parked(
             continue
         stored = batch[3][batch[4] : batch[5]]
         walked += _walked_by_cutting(stored, batch)
-        if walked > TURN_RECORDS and batches:
-            break
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
-        if not can_be_cut and batches:
+        if batches and (walked > TURN_RECORDS or not can_be_cut):
             break
         here = [leader, *islice(_ready_beside(leader, batch, parking), room - len(offsets) - 1)]
-        if gone := _gone_from(stored, here, opener):
-            lost += gone
-            here = [each for each in here if each not in gone]
+        gone = _gone_from(stored, here, opener)
+        lost += gone
+        here = [each for each in here if each not in gone]
         taken.update(here)
         if not here:
             continue
