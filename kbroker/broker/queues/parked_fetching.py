@@ -60,8 +60,7 @@ async def plan_parked(
     offsets: list[int] = []
     taken: set[int] = set()
     batches: list[Walked] = []
-    lost: list[int] = []
-    walked = 0
+    lost, walked = list[int](), 0
     leaders = _leaders(parking, room, None if committed is None else committed.high_watermark)
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
