@@ -41,7 +41,7 @@ class Derivations:
     def __init__(self) -> None:
         self._limit = trio.CapacityLimiter(AT_A_TIME)
         self._seldom = Seldom(_REPORT_EVERY_S)
-        self._queue = FairQueue(AT_A_TIME + QUEUED)
+        self._queue = FairQueue()
         self._done = 0
 
     def statistics(self) -> DerivationsStatistics:
@@ -52,7 +52,7 @@ class Derivations:
         if self._queue.waiting >= AT_A_TIME + QUEUED:
             self._report()
         try:
-            with self._queue.place(host):
+            with self._queue.place(host, AT_A_TIME + QUEUED):
                 salted = await trio.to_thread.run_sync(
                     salt_password,
                     wanted.password,

@@ -26,19 +26,18 @@ class FairQueue:
     """- `waiting`: the places that are taken
     - `refused`: clients that found no place, or lost theirs"""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._places: dict[str, list[trio.CancelScope]] = {}
         """For each site, in the order in which they came."""
         self.waiting = 0
         self.refused = 0
 
     @contextmanager
-    def place(self, host: str) -> Iterator[None]:
-        """A place for the client at this address, while it waits inside. Raises QueueFull at once,
-        or instead of what it waits for."""
+    def place(self, host: str, most: int) -> Iterator[None]:
+        """A place, of at most so many, for the client at this address, while it waits inside. Raises
+        QueueFull at once, or instead of what it waits for."""
         site = _site(host)
-        if self.waiting >= self._most:
+        if self.waiting >= most:
             self.refused += 1
             self._make_room(site)
         with trio.CancelScope() as place:

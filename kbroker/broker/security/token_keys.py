@@ -54,8 +54,8 @@ class TokenKeys:
         self._keys: tuple[Key, ...] = ()
         self._threads = trio.CapacityLimiter(_CHECKS_AT_A_TIME)
         self._seldom = Seldom(_REPORT_EVERY_S)
-        self._checks = FairQueue(_CHECKS_AT_A_TIME + _WAITING)
-        self._waits = FairQueue(_WAITING)
+        self._checks = FairQueue()
+        self._waits = FairQueue()
         self._wanted = trio.Event()
         self._reading: trio.Event | None = trio.Event()
         """Set when the read under way has ended; None: there is none. The first one is to come."""
@@ -76,7 +76,7 @@ class TokenKeys:
 
     async def _check(self, token: Signed, host: str) -> Bearer:
         try:
-            with self._checks.place(host):
+            with self._checks.place(host, _CHECKS_AT_A_TIME + _WAITING):
                 return await trio.to_thread.run_sync(self._checked, token, limiter=self._threads)
         except QueueFull:
             raise TokenRefused("too many tokens wait to be checked") from None
@@ -94,7 +94,7 @@ class TokenKeys:
             self._not_before = trio.current_time() + UNKNOWN_EVERY_S
             self._wanted.set()
         reading = self._reading
-        with suppress(QueueFull), self._waits.place(host), trio.move_on_after(READ_S):
+        with suppress(QueueFull), self._waits.place(host, _WAITING), trio.move_on_after(READ_S):
             await reading.wait()
 
     # -- keys
