@@ -34,8 +34,8 @@ class FairQueue:
 
     @contextmanager
     def place(self, host: str, most: int) -> Iterator[None]:
-        """A place, of at most so many, for the client at this address, while it waits inside. Raises
-        QueueFull at once, or instead of what it waits for."""
+        """A place, of at most so many, for the client at this address, while it waits inside.
+        Raises QueueFull at once, or instead of what it waits for."""
         site = _site(host)
         if self.waiting >= most:
             self.refused += 1
