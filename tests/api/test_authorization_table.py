@@ -15,7 +15,7 @@ from kbroker.api.needs import NOTHING, Need, parse_needs
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import build, request_schema
 from kbroker.security.acls import Operation, ResourceType
-from kbroker.security.rights import Rights
+from kbroker.security.rights import Rights, SharedMemory
 from tests.api.authorization_world import FIELDS, LISTS, MISSING, OPEN, World, opened, raw, share_fetch
 from tests.api.conftest import KEYS, Client, Connect, _decoded, response_schema, versions
 
@@ -276,7 +276,8 @@ async def test_a_handler_looks_at_the_rights_of_its_row_and_no_others(module: st
         authorizer = world.client.broker.acls._authorizer
         for kind in (Refusing, Recorded):
             client = world.client_of("recorded")
-            rights = kind(client.connection.principal, "127.0.0.1", authorizer, lambda *_: None)
+            principal = client.connection.principal
+            rights = kind(principal, "127.0.0.1", authorizer, lambda *_: None, SharedMemory())
             rights.asked = asked
             client.connection.rights = rights
             requests = [OPEN[module]] if module in OPEN else FIELDS[module](world.names)
