@@ -145,8 +145,7 @@ async def test_a_pass_stops_at_the_floor(disk: Path) -> None:
     async with open_broker(options_of(disk, "segment")) as broker:
         client, cleaner = Client(broker), broker.log_cleaner
         topic, values = await fill(client, disk, chooser)
-        floor = DISK_BYTES // 16
-        leave_free(disk, floor + (1 << 19))
+        leave_free(disk, broker.disk_floor.statistics().floor_bytes + (1 << 19))
         before = cleaner.statistics().read_bytes
         await compact(client)
         counted = cleaner.statistics()

@@ -49,6 +49,8 @@ from kbroker.share.state_batches import clip
 
 logger = logging.getLogger(__name__)
 _UNDECIDED = -1
+_BATCHES_A_TURN = 1000
+"""Of states, each with its place in the log: some milliseconds."""
 _AT_ONCE = 500
 """Parked records dropped in one write."""
 
@@ -61,6 +63,27 @@ class LoadedState(NamedTuple):
     kept_from: int
 
 
+class LoadTurns:
+    """Lets other clients be served between the loads of large share-partitions. To read a state of
+    ten thousand scattered records takes tens of milliseconds, and to put it into memory as well.
+    Small ones are loaded in one turn of the loop, so that a fetch finds all of its partitions."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._batches = 0
+
+    async def take(self) -> None:
+        """Wait for the others, and then for one turn of the loop, if this turn has done enough."""
+        while self._batches >= _BATCHES_A_TURN:
+            async with self._lock:
+                await trio.lowlevel.checkpoint()
+                self._batches = 0
+
+    def spend(self, state: ReadResult) -> None:
+        """Note that a state was read, or put into memory."""
+        self._batches += 1 + len(state.batches)
+
+
 async def load_share_partition(
     persister: Persister,
     group_id: str,
@@ -68,21 +91,19 @@ async def load_share_partition(
     settings: ShareSettings,
     reset_policy: Callable[[], str],
     is_forgotten: Callable[[], bool],
-    turn: trio.Lock,
+    turns: LoadTurns,
 ) -> LoadedState:
-    """- `is_forgotten()`: whether the state was altered or deleted since it was read, so that it
-      must not be written
-    - `turn`: of all loads of the broker. Each has its turn for reading the state and for putting it
-      into memory, tens of milliseconds for ten thousand scattered records, and other clients are
-      served between two turns
+    """`is_forgotten()`: whether the state was altered or deleted since it was read, so that it must
+    not be written. `turns`: of all loads of the broker.
 
     Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration
     finds no record, and UNKNOWN_SERVER_ERROR for inconsistent state."""
     if not group_id:  # The persister returns no row for it.
         raise KafkaError(ErrorCode.unknown_server_error, "The group id must not be empty.")
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
-    await _take(turn)
+    await turns.take()
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
+    turns.spend(state)
     _check(state)
     start_offset = state.start_offset
     if start_offset == _UNDECIDED:
@@ -106,7 +127,8 @@ async def load_share_partition(
     ):
         start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
     await drop_void_reasons(persister, group_id, key, batches)
-    await _take(turn)
+    await turns.take()
+    turns.spend(state)
     engine = _engine_of(group_id, partition, settings, state, start_offset, batches)
     return LoadedState(engine, state.waiting, await _kept_from(persister, group_id, key, state.waiting))
 
@@ -137,13 +159,6 @@ def _engine_of(
             error,
         )
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-
-
-async def _take(turn: trio.Lock) -> None:
-    """Wait for the other loads, and then for one turn of the loop. The next load may only continue
-    in a later turn, so the lock need not be held for what follows."""
-    async with turn:
-        await trio.lowlevel.checkpoint()
 
 
 async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, waiting: int) -> int:

@@ -27,7 +27,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.loading import load_share_partition
+from kbroker.broker.queues.loading import LoadTurns, load_share_partition
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
@@ -85,7 +85,7 @@ class SharePartitions:
         self.expiry = Expiry(self.saving.save_later, self.parked.record_of)
         self.scanner = Scanner(persister, background, self.saving, self.expiry, self.schedule, flush)
         self._loaded: dict[Key, LoadedSharePartition] = {}
-        self._load_turn = trio.Lock()
+        self._load_turns = LoadTurns()
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._dead_letters = DeadLetterHooks()
         self.held: dict[str, HeldRecords] = {}
@@ -169,7 +169,7 @@ class SharePartitions:
                 self.settings(group_id),
                 lambda: self._reset_policy(group_id),
                 lambda: loaded.gone,
-                self._load_turn,
+                self._load_turns,
             )
         except KafkaError as error:
             self._not_loaded(
