@@ -247,8 +247,9 @@ def test_rows_that_are_left_out_count_as_work() -> None:
 
 def test_which_responses_are_long() -> None:
     small = group("g", 3, 1)
-    assert not is_long(SCHEMA, {"groups": [small] * 100})
-    assert is_long(SCHEMA, {"groups": [small] * 200}), "with their members"
+    groups = ROWS_A_TURN // 4  # Each is four rows, with its members.
+    assert not is_long(SCHEMA, {"groups": [small] * groups})
+    assert is_long(SCHEMA, {"groups": [small] * (groups + 1)})
     assert is_long(SCHEMA, {"groups": iter(())})
     assert not is_long(response_schema(12, 4), {"error_code": 0})
 
