@@ -531,7 +531,9 @@ class CheckedQueue(QueueChecks):
         assert self.sp.is_settled
 
     def _drain_dead_letters(self) -> None:
-        while self.writes or self.sp.has_archiving:
+        """Also those in hand whose records the log's start has passed: the writer is not
+        notified."""
+        while self.writes or self.sp.has_archiving or self.dead_letters.in_hand:
             self.settle()
             self.retry()
             self.take_dead_letters()
