@@ -27,6 +27,8 @@ class ParkedChecks:
     log_start: int
     log_end: int
     expired_ever: int
+    exhausted_ever: int
+    """In fetches of parked records, by a lowered delivery limit."""
 
     def check(self) -> None:
         holders: dict[int, str] = dict(self._holdings())
@@ -44,7 +46,14 @@ class ParkedChecks:
         assert len(self.parking.entries) <= self.most_in_memory()
 
     def most_in_memory(self) -> int:
-        return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8 + self.expired_ever
+        return (
+            2 * 5
+            + 30
+            + sum(len(write[1]) for write in self.writes)
+            + 8
+            + self.expired_ever
+            + self.exhausted_ever
+        )
 
     def _is_seen(self, offset: int) -> bool:
         """The engine knows that the log's start has not passed it."""
