@@ -11,9 +11,19 @@ import pytest
 
 from kbroker.broker import configs
 from kbroker.share.dead_letter import origin_of
+from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import all_done, letters_of, offsets_of, prepare_dead_letters, until
-from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, initialize, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    RELEASE,
+    Member,
+    acquired,
+    initialize,
+    rows,
+    set_up_group,
+)
 
 LIMIT = "share.delivery.count.limit"
 PREFETCH = {"kbroker.queue.prefetch": "10"}
@@ -89,6 +99,31 @@ async def test_over_all_partitions(connect: Connect, settings: Mapping[str, str]
             done += 1
         await all_done(client)
         assert len(letters_of(client)) == 1
+
+
+async def test_last_attempts_do_not_starve_other_partitions(connect: Connect) -> None:
+    """Twenty parked ones in one partition, ten fresh jobs in the other."""
+    async with connect() as client:
+        settings = {**PARKED, "kbroker.queue.prefetch": "100"}
+        topic_id, _ = await prepare_dead_letters(client, partitions=2, configs=settings)
+        one, other = (topic_id, 0), (topic_id, 1)
+        await initialize(client, topic_id, 2)
+        for _ in range(20):
+            await client.append("orders", 1000)
+        worker, failed = Member(client, "M1"), 0
+        while failed < 20:
+            for first, last, count in await next_of(worker, one, other):
+                assert count == 1
+                failed += last - first + 1
+                await worker.acknowledge({one: [(first, last, [RELEASE])]})
+        loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*one))
+        assert loaded is not None
+        await until(lambda: loaded.engine is not None and loaded.engine.parked_ready == 20)
+        for _ in range(10):
+            await client.append("orders", 1000, partition=1)
+        answers = [await worker.fetch(max_records=3) for _ in range(8)]
+        turns = [[index for _, index in rows(answer)] for answer in answers]
+        assert turns in ([[0], [1]] * 4, [[1], [0]] * 4)
 
 
 async def test_a_plain_share_group_is_as_in_kafka(connect: Connect) -> None:
