@@ -57,6 +57,7 @@ class World(ParkedChecks, LogStarts):
         self.store = Store(0)
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
+        self.in_hand: dict[int, int] = {}
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
         self.sweeps: list[tuple[list[Parked], Look]] = []
         self.keeping: tuple[list[Parked], Look] | None = None
@@ -360,6 +361,11 @@ class World(ParkedChecks, LogStarts):
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
         in_order = self.rnd.random() < 0.5
+        for offset in [each for each, holder in self._holdings() if holder == member]:
+            job = self.jobs[offset]
+            if job.gone:  # It was kept after all, and the save of its acknowledgement failed.
+                assert job.may_be_kept
+                job.gone, job.member = False, member
         persist = self.sp.release_member(member, delayed_at_ms=None if in_order else self.now_ms)
         held = {offset: self._released(job) for offset, job in self.jobs.items() if job.member == member}
         for offset in held:
@@ -500,6 +506,7 @@ class World(ParkedChecks, LogStarts):
         """Promises of an earlier life about times no longer hold, and its unsaved deliveries are
         lost."""
         self.life += 1
+        self.in_hand = {}
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
             job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
@@ -515,24 +522,30 @@ class World(ParkedChecks, LogStarts):
     # ---- dead letters ----------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """Take dead letters, write some, finish some, return some."""
-        letters = self.sp.take_dead_letters()
-        ended, returned = [], []
-        for letter in letters:
+        """Take dead letters. Now or the next time, write some of those in hand, finish some, return
+        some. The log's start may pass their records meanwhile."""
+        for letter in self.sp.take_dead_letters():
             for offset in range(letter.first_offset, letter.last_offset + 1):
                 job = self.jobs[offset]
                 assert not job.done or offset in self.dead_letters
                 assert job.member is None
+                assert offset not in self.in_hand, "handed out twice"
                 assert self._is_saved_as_archiving(offset), (
                     f"a crash now would forget that {offset} is to be a dead letter"
                 )
-                if self.rnd.random() < 0.7:
-                    if offset not in self.dead_letters:  # a writer reads the queue after a crash
-                        self.dead_letters[offset] = letter.delivery_count
-                    job.given_up = True
-                    ended.append((offset, offset))
-                else:
-                    returned.append((offset, offset))
+                self.in_hand[offset] = letter.delivery_count
+        if self.failures and self.rnd.random() < 0.3:
+            return
+        ended, returned = [], []
+        for offset, delivery_count in sorted(self.in_hand.items()):
+            if self.rnd.random() < 0.7:
+                # a writer reads the queue after a crash
+                self.dead_letters.setdefault(offset, delivery_count)
+                self.jobs[offset].given_up = True
+                ended.append((offset, offset))
+            else:
+                returned.append((offset, offset))
+        self.in_hand = {}
         self.sp.give_back_dead_letters(returned)
         if ended:
             self._began(self.sp.dead_lettered(ended), {}, None)
