@@ -96,6 +96,11 @@ class ParkedChecks:
             if entry.code.name == "HELD"
         ]
 
+    def _locked(self) -> int:
+        """How many records members hold, or have given back in a write that has not ended."""
+        saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
+        return len(self._holdings()) + saving
+
     def _deadline_of(self, offset: int) -> float:
         if offset in self.parking.entries:
             return self.parking.entries[offset].deadline_ms

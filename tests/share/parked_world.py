@@ -214,11 +214,6 @@ class World(ParkedChecks, LogStarts):
                 self.kept_delivered += 1
         self._delivered(member, ranges)
 
-    def _locked(self) -> int:
-        """How many records members hold, or have given back in a write that has not ended."""
-        saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
-        return len(self._holdings()) + saving
-
     def _drop_lost(self) -> None:
         """A record whose accept was in a failed write may no longer be kept, although the member
         got an error."""
