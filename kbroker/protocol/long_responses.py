@@ -82,7 +82,7 @@ def _count(schema: Any, message: Any, most: int) -> int:
             return count
         if _arrays(rows_schema):
             for row in rows:
-                count += _count(rows_schema, row, most - count)
+                count += _count(rows_schema, row.row if type(row) is Repeated else row, most - count)
                 if count > most:
                     return count
     return count
@@ -259,8 +259,9 @@ class Packing:
         packed = row.packed
         if packed is None:
             within = Packing(schema, row.row, self._most_bytes)
-            within._is_first = self._is_first
+            within._is_first, within._spent = self._is_first, self._spent
             yield from within._row(schema, row.row)
+            self._spent = within._spent
             within._end_part()
             packed = row.packed = (b"".join(within.parts), within.errors)
         else:

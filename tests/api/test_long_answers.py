@@ -17,6 +17,7 @@ from kbroker.protocol.long_responses import ROWS_A_TURN, Packing, is_long
 from kbroker.protocol.messages import build, encode_response, request_schema, response_schema
 from tests.api.conftest import KEYS, Client, Connect
 from tests.api.test_transactional_offsets import OK, UNSTABLE, G, commit_plainly, send_offsets
+from tests.api.transaction_clients import log_of
 from tests.api.transactional_producer import opened
 
 _PARTITIONS = 3 * ROWS_A_TURN
@@ -86,3 +87,19 @@ async def test_offsets_whose_transaction_ends_within_the_answer(
         assert codes == [UNSTABLE] * first + [OK] * (_PARTITIONS - first)
         after = 7 if is_commit else -1 if before is None else before
         assert {row.committed_offset for row in rows[first:]} == {after}
+
+
+async def test_a_partition_that_is_named_twice_has_its_producers_twice(connect: Connect) -> None:
+    async with connect() as client:
+        await client.create_topic("a")
+        log = await log_of(client)
+        await log.send(1, transactional=False)
+        await log.send(2, transactional=False)
+        answer = LongAnswer(
+            client, "describe_producers", 0, topics=[{"name": "a", "partition_indexes": [0, 0]}]
+        )
+        async for _ in answer.turns():
+            pass
+        ((row, again),) = (topic.partitions for topic in answer.entity.topics)
+        assert [each.producer_id for each in row.active_producers] == [1, 2]
+        assert again == row

@@ -224,6 +224,16 @@ def test_a_repeated_row_within_the_first_row_is_bounded_too() -> None:
         packed(response_schema(61, 0), {"topics": topics}, 5000)
 
 
+def test_rows_of_repeated_rows_count_as_work() -> None:
+    """Each row may be in a Repeated, whether it is there again or not."""
+    rows = [Repeated(group(str(number), ROWS_A_TURN // 2, 1)) for number in range(20)]
+    assert is_long(SCHEMA, {"groups": rows})
+    assert not is_long(SCHEMA, {"groups": rows[:1]})
+    body, _, turns = packed(SCHEMA, {"groups": rows})
+    assert turns >= 10
+    assert body == encode_response(DESCRIBE_GROUPS, 5, {"groups": [row.row for row in rows]})
+
+
 def test_error_codes_are_those_of_all_rows() -> None:
     rows = [{**group(str(code), 0, 0), "error_code": code} for code in (0, 30, 16)]
     repeated = Repeated(rows[1])
