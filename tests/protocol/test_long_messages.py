@@ -215,6 +215,19 @@ def test_what_is_named_again_is_built_and_encoded_once() -> None:
         packed(SCHEMA, {"groups": each_once(names, make)}, 400_000)
 
 
+def test_names_are_counted_in_turns() -> None:
+    """Before the first row is built. Hashing a quarter of a million of them takes a tenth of a
+    second, and longer if they have rows."""
+    names = [str(number) for number in range(40 * ROWS_A_TURN)]
+    packing = Packing(SCHEMA, {"groups": each_once(names, lambda name: group(name, 0, 0))}, ANY_ROWS)
+    before_the_first = 0
+    for _ in packing.turns():
+        if packing.size_bytes > 10:
+            break
+        before_the_first += 1
+    assert before_the_first >= 2
+
+
 def test_a_repeated_row_within_the_first_row_is_bounded_too() -> None:
     partition = Repeated(
         {"partition_index": 0, "error_code": 0, "error_message": None, "active_producers": ()}
