@@ -53,7 +53,8 @@ class Matched(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """What is missing to know what an expression matches, as of so many changes of the topics.
+    """What an expression must still be matched with, to be known as of so many changes of the
+    topics.
 
     - `names`: to be matched; `already`: other names, which it is known to match"""
 
