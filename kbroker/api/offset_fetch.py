@@ -16,8 +16,9 @@ of all offsets of a group; named ones are 29, whether or not they exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.api.authorization import check_group, sees_topic
@@ -32,6 +33,8 @@ from kbroker.security.acls import Operation
 _GROUPS_FROM = 8
 _IDS_FROM = 10
 _GROUP_ERROR_FROM = 2
+RowOf: TypeAlias = Callable[[UUID, int], Message]
+"""Makes the row of a partition, given by its topic's id and its number."""
 _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 
 
@@ -57,65 +60,50 @@ def _group(request: Request, wanted: Any) -> Message:
         rows = _failed(wanted.topics or (), error.code) if request.version < _GROUP_ERROR_FROM else ()
         return {"topics": rows, "error_code": error.code}
     topics = request.broker.topics
-    is_unstable = _unstable(request, wanted.group_id)
+    row_of = _rows_of(request, wanted.group_id)
     if wanted.topics is None:
-        return {"topics": _all(request, offsets, is_unstable), "error_code": ErrorCode.none}
+        return {"topics": _all(request, offsets, row_of), "error_code": ErrorCode.none}
     rights = request.connection.rights
 
     def answered(each: Any) -> Message:
         row = find_topic(topics, each, each.partition_indexes)
         if rights is not None:
             (row,) = permitted((row,), rights, Operation.DESCRIBE)
-        return _topic(row, offsets, is_unstable)
+        return _topic(row, row_of)
 
     return {"topics": each_once(wanted.topics, answered), "error_code": ErrorCode.none}
 
 
-def _unstable(request: Request, group_id: str) -> Callable[[UUID, int], bool]:
-    """Whether an offset must not be answered yet."""
-    pending = request.broker.consumer_group_service.groups.offsets.pending
-    if not pending or not getattr(request.body, "require_stable", False):
-        return lambda _, __: False
-    return lambda topic_id, index: pending.has(group_id, (topic_id, index))
+def _rows_of(request: Request, group_id: str) -> RowOf:
+    """A function that makes the row of a partition, from what holds at that moment. A transaction
+    may be committed between two rows of a long answer: an offset that was read before must not
+    become a stable one by that."""
+    offsets = request.broker.consumer_group_service.groups.offsets
+    must_be_stable = getattr(request.body, "require_stable", False)
+
+    def row_of(topic_id: UUID, index: int) -> Message:
+        if must_be_stable and offsets.pending and offsets.pending.has(group_id, (topic_id, index)):
+            return _partition(index, None, ErrorCode.unstable_offset_commit)
+        return _partition(index, offsets.of(group_id).get(topic_id, {}).get(index))
+
+    return row_of
 
 
-def _topic(row: TopicRow, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]) -> Message:
+def _topic(row: TopicRow, row_of: RowOf) -> Message:
     if row.topic is None:
         has_error = "topic_id" in row.key or row.refused is not None
         code = row.unknown_code if has_error else ErrorCode.none
         return {**row.key, "partitions": (_partition(index, None, code) for index in row.rows)}
-    topic_id = row.topic.topic_id
-    found = offsets.get(topic_id, {})
-    return {
-        **row.key,
-        "partitions": each_once(
-            row.rows,
-            lambda index: (
-                _partition(index, None, ErrorCode.unstable_offset_commit)
-                if is_unstable(topic_id, index)
-                else _partition(index, found.get(index))
-            ),
-        ),
-    }
+    return {**row.key, "partitions": each_once(row.rows, partial(row_of, row.topic.topic_id))}
 
 
-def _all(
-    request: Request, offsets: OffsetsByTopic, is_unstable: Callable[[UUID, int], bool]
-) -> Iterator[Message | None]:
+def _all(request: Request, offsets: OffsetsByTopic, row_of: RowOf) -> Iterator[Message | None]:
     """None for a topic that the client may not see."""
     for topic_id, found in sorted(offsets.items(), key=itemgetter(0)):
         topic = request.broker.topics.by_id(topic_id)
         if topic is not None and sees_topic(request, topic.name):
             key = {"topic_id": topic_id} if request.version >= _IDS_FROM else {"name": topic.name}
-            yield {
-                **key,
-                "partitions": (
-                    _partition(index, None, ErrorCode.unstable_offset_commit)
-                    if is_unstable(topic_id, index)
-                    else _partition(index, offset)
-                    for index, offset in sorted(found.items())
-                ),
-            }
+            yield {**key, "partitions": map(partial(row_of, topic_id), sorted(found))}
         else:
             yield None
 

@@ -53,9 +53,9 @@ class Turn:
             _MOST_SNAPPY_BYTES if codec == Codec.SNAPPY else _MOST_COMPRESSED_BYTES
         )
 
-    def spend(self, plain_bytes: int, records: int) -> None:
-        """Note what was opened."""
-        self.bytes_left -= plain_bytes
+    def spend(self, header: BatchHeader, plain_bytes: int, records: int) -> None:
+        """Note what was opened. A payload may be larger than what it inflates to."""
+        self.bytes_left -= max(plain_bytes, header.size_bytes)
         self.records_left -= records
 
     def end(self) -> None:

@@ -32,6 +32,8 @@ ROWS_A_TURN: Final = 256
 """Rows that are built and encoded before other requests get a turn: some milliseconds of work."""
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
+_COUNTED_AS_A_ROW: Final = 16
+"""Keys that are counted with the work of one row."""
 _PART_BYTES: Final = 64 << 10
 K = TypeVar("K", bound=Hashable)
 
@@ -51,7 +53,12 @@ def each_once(asked: Iterable[K], make: Callable[[K], Any]) -> Iterator[Any]:
     """The rows for what a client has named, in its order. `make(key)` is called once for each
     key."""
     keys = asked if isinstance(asked, (tuple, list)) else list(asked)
-    repeated = {key for key, times in Counter(keys).items() if times > 1}
+    counts: Counter[K] = Counter()
+    for at in range(0, len(keys), _COUNTED_AS_A_ROW):
+        if at:
+            yield None  # A key may have rows of its own, which are hashed.
+        counts.update(keys[at : at + _COUNTED_AS_A_ROW])
+    repeated = {key for key, times in counts.items() if times > 1}
     made: dict[K, Repeated] = {}
     for key in keys:
         if key not in repeated:
@@ -82,7 +89,7 @@ def _count(schema: Any, message: Any, most: int) -> int:
             return count
         if _arrays(rows_schema):
             for row in rows:
-                count += _count(rows_schema, row, most - count)
+                count += _count(rows_schema, row.row if type(row) is Repeated else row, most - count)
                 if count > most:
                     return count
     return count
@@ -259,8 +266,9 @@ class Packing:
         packed = row.packed
         if packed is None:
             within = Packing(schema, row.row, self._most_bytes)
-            within._is_first = self._is_first
+            within._is_first, within._spent = self._is_first, self._spent
             yield from within._row(schema, row.row)
+            self._spent = within._spent
             within._end_part()
             packed = row.packed = (b"".join(within.parts), within.errors)
         else:

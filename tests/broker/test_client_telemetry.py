@@ -3,6 +3,7 @@ refusals."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,10 +12,12 @@ from uuid import UUID
 import pytest
 import trio
 
+from kbroker.broker import client_telemetry
 from kbroker.broker.client_telemetry import MAX_BYTES, PUSH_INTERVAL_MS, ClientTelemetry
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, compress
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress
 from kbroker.formats.turns import TURN_BYTES
+from tests.formats.test_compression import of_many_parts
 from tests.turns import watch
 
 CLIENT = UUID(int=7)
@@ -128,3 +131,20 @@ def test_metrics_that_inflate_are_inflated_in_a_thread(telemetry: ClientTelemetr
     bomb = compress(Codec.ZSTD, bytes(DEFAULT_MAX_BYTES + 1))
     refusal = code(lambda: pushed(telemetry, other, subscription, bomb, Codec.ZSTD, is_terminating=True))
     assert refusal is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_metrics_of_many_parts_are_inflated_in_a_thread(
+    telemetry: ClientTelemetry, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    """Each part costs microseconds, though it may inflate to nothing."""
+    threads: list[bool] = []
+
+    def noted(*arguments: Any, **more: Any) -> bytes:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return decompress(*arguments, **more)
+
+    monkeypatch.setattr(client_telemetry, "decompress", noted)
+    _, subscription = telemetry.subscribe(CLIENT)
+    pushed(telemetry, CLIENT, subscription, of_many_parts(codec, 1_000_000), codec, is_terminating=True)
+    assert threads == [False, True]

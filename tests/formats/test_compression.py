@@ -172,3 +172,23 @@ def test_kafka_takes_what_is_compressed_here() -> None:
     ]
     assert {step["note"] for step in large} == {codec.name for codec in Codec}
     assert {step["value"][0] for step in large} == {"none"}
+
+
+def of_many_parts(codec: Codec, size_bytes: int) -> bytes:
+    """A good payload of about so many bytes, whose frames or blocks are nearly all empty."""
+    head, part, end = {
+        Codec.GZIP: (b"", compress(Codec.GZIP, b""), b""),
+        Codec.SNAPPY: (compress(Codec.SNAPPY, b""), bytes((0, 0, 0, 1, 0)), b""),
+        Codec.LZ4: (compress(Codec.LZ4, b"")[:-4], bytes((1, 0, 0, 0x80, 97)), bytes(4)),
+        Codec.ZSTD: (b"\x28\xb5\x2f\xfd\x00\x58", bytes(3), bytes((1, 0, 0))),
+    }[codec]
+    return head + part * (size_bytes // len(part)) + end
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_parts_count_where_less_than_the_default_may_be_inflated(codec: Codec) -> None:
+    payload = of_many_parts(codec, 32 << 10)
+    assert len(decompress(codec, payload)) < 8000
+    with pytest.raises(TooLarge):
+        decompress(codec, payload, max_bytes=64 << 10)
+    assert len(decompress(codec, of_many_parts(codec, 300), max_bytes=64 << 10)) <= 100

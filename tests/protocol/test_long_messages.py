@@ -215,6 +215,19 @@ def test_what_is_named_again_is_built_and_encoded_once() -> None:
         packed(SCHEMA, {"groups": each_once(names, make)}, 400_000)
 
 
+def test_names_are_counted_in_turns() -> None:
+    """Before the first row is built. Hashing a quarter of a million of them takes a tenth of a
+    second, and longer if they have rows."""
+    names = [str(number) for number in range(40 * ROWS_A_TURN)]
+    packing = Packing(SCHEMA, {"groups": each_once(names, lambda name: group(name, 0, 0))}, ANY_ROWS)
+    before_the_first = 0
+    for _ in packing.turns():
+        if packing.size_bytes > 10:
+            break
+        before_the_first += 1
+    assert before_the_first >= 2
+
+
 def test_a_repeated_row_within_the_first_row_is_bounded_too() -> None:
     partition = Repeated(
         {"partition_index": 0, "error_code": 0, "error_message": None, "active_producers": ()}
@@ -222,6 +235,16 @@ def test_a_repeated_row_within_the_first_row_is_bounded_too() -> None:
     topics = [{"name": "t", "partitions": [partition] * 1000}]
     with pytest.raises(ResponseTooLarge):
         packed(response_schema(61, 0), {"topics": topics}, 5000)
+
+
+def test_rows_of_repeated_rows_count_as_work() -> None:
+    """Each row may be in a Repeated, whether it is there again or not."""
+    rows = [Repeated(group(str(number), ROWS_A_TURN // 2, 1)) for number in range(20)]
+    assert is_long(SCHEMA, {"groups": rows})
+    assert not is_long(SCHEMA, {"groups": rows[:1]})
+    body, _, turns = packed(SCHEMA, {"groups": rows})
+    assert turns >= 10
+    assert body == encode_response(DESCRIBE_GROUPS, 5, {"groups": [row.row for row in rows]})
 
 
 def test_error_codes_are_those_of_all_rows() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import anyio
 import pytest
 
 from clients.python.tests.targets import Target
 from kbroker.client.rpc import Connection
 from kbroker_client import ErrorCode, KafkaError, Producer, TimedOut, TopicPartition, producer
-from kbroker_client._shared.formats.batches import NO_PRODUCER
+from kbroker_client._shared.formats.batches import NO_PRODUCER, Record
 from kbroker_client.connection import Connection as BrokerConnection
+from kbroker_client.producer import _Batch, _Partition, _Waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -144,3 +147,30 @@ async def test_a_topic_of_small_batches(target: Target) -> None:
         with pytest.raises(KafkaError) as error:
             await sending.send(topic, b"x" * 20_000)
         assert error.value.code is ErrorCode.message_too_large
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_refusals_after_an_attempt_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    """A broker whose disk is full refuses a repeated batch before it looks whether the log has it
+    already. So "not written" is only true if each attempt was refused."""
+    monkeypatch.setattr(producer, "_REFUSED_S", 0.0)
+    sending, place = Producer("127.0.0.1:1", delivery_timeout_s=5), TopicPartition("t", 0)
+    waiting = _Waiting(Record(0, 0, None, b"v"), 1, anyio.current_time() + 5)
+    partition = sending._partitions.setdefault(place, _Partition())
+    partition.batch = batch = _Batch([waiting], b"")
+    batch.attempts = 1
+    if not is_answered:
+        partition.note_no_answer()
+    row = SimpleNamespace(error_code=ErrorCode.kafka_storage_error, error_message="the disk is full")
+    assert sending._answered(place, batch, row) is not is_answered
+    if is_answered:
+        assert isinstance(waiting.error, KafkaError)
+        return
+    assert waiting.error is None
+    waiting.deadline_s = anyio.current_time()
+    sending._give_up_late(partition)
+    assert isinstance(waiting.error, TimedOut)
+    assert "the disk is full" in str(waiting.error)
+    assert "may be written" in str(waiting.error)

@@ -9,6 +9,7 @@ the coordinator finds them there when it decides in one step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -59,14 +60,16 @@ class ExpressionService:
                     await self._resolve(each, its_rights)
                 except KafkaError:
                     continue
+        if regex:  # Last, as other expressions may have taken its place: the decision looks at it.
+            with suppress(KafkaError):
+                await self._compiled(regex)
 
     async def _resolve(self, regex: str, rights: Rights | None) -> None:
         subscriptions = self._subscriptions
         await self._compiled(regex)
         for _ in range(_ROUNDS):
-            if (unmatched := subscriptions.unmatched(regex)) is not None:
-                names, changes = unmatched
-                subscriptions.matched(regex, await self.matching(regex, names), changes)
+            if (what := subscriptions.unmatched(regex)) is not None:
+                subscriptions.matched(regex, what, await self.matching(regex, what.names))
             version = subscriptions.version
             found = subscriptions.resolve(regex)
             if rights is not None:

@@ -55,7 +55,7 @@ def check_quickly(batch: Buffer, header: BatchHeader, turn: Turn, keys_of: str =
     except BadBatch:
         turn.end()
         raise
-    turn.spend(len(plain), header.record_count)
+    turn.spend(header, len(plain), header.record_count)
     if not is_one_frame:
         return False
     _check_records(plain, header, keys_of)

@@ -266,7 +266,7 @@ def _check_times_in(
     except BadBatch:
         turn.end()
         raise
-    turn.spend(len(payload), header.record_count)
+    turn.spend(header, len(payload), header.record_count)
     _check_timestamps(batch, header, rules, now_ms, payload)
 
 

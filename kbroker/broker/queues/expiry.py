@@ -257,7 +257,7 @@ class Expiry:
         if times is None:
             if header.codec_id or not turn.allows(header):
                 return None
-            turn.spend(header.size_bytes, header.record_count)
+            turn.spend(header, header.size_bytes, header.record_count)
             times = times_of(stored, schedules=schedules)
             self._numbers += times.size
         self._known[key] = times

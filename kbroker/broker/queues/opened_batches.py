@@ -267,7 +267,7 @@ class BatchOpener:
             self.must_pause = self._turns_left > 1 and not is_whole_turn
             return None
         plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else turn.bytes_left
-        turn.spend(plain_bytes, header.record_count + _AS_RECORDS)
+        turn.spend(header, plain_bytes, header.record_count + _AS_RECORDS)
         self._found[key] = result
         return result
 

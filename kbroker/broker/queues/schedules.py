@@ -66,7 +66,7 @@ def looked_at(
             records_payload(stored, header, max_bytes=turn.bytes_left if turn else DEFAULT_MAX_BYTES)
         )
         if turn is not None:
-            turn.spend(len(payload), WALKS * header.record_count)
+            turn.spend(header, len(payload), WALKS * header.record_count)
     except CorruptPayload as error:
         if turn is not None:
             turn.end()

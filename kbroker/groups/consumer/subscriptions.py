@@ -52,6 +52,17 @@ class Matched(NamedTuple):
     changes: int
 
 
+class Unmatched(NamedTuple):
+    """What an expression must still be matched with, to be known as of so many changes of the
+    topics.
+
+    - `names`: to be matched; `already`: other names, which it is known to match"""
+
+    names: Collection[str]
+    already: frozenset[str]
+    changes: int
+
+
 class Subscriptions:
     """Resolves subscriptions to topics. Results are cached until the version of the topics changes,
     which a change of rights raises, too."""
@@ -130,37 +141,35 @@ class Subscriptions:
         self._forget_old()
         return self._resolved.get((regex, rights)) is not None
 
-    def unmatched(self, regex: str) -> tuple[Collection[str], int] | None:
-        """The names to match the expression with, and the number of changes that they take into
-        account, for `matched`. None: at most those of a few changed topics are to be matched."""
+    def unmatched(self, regex: str) -> Unmatched | None:
+        """What `matched` needs; None: nothing has changed since."""
         self._forget_old()
         known = self._matched.get(regex)
-        if known is not None and known.changes >= self._forgotten:
+        if known is None or known.changes < self._forgotten:
+            return Unmatched(self._names, frozenset(), self._changes)
+        if known.changes == self._changes:
             return None
-        return self._names, self._changes
+        changed = frozenset(self._changed[known.changes - self._forgotten :])
+        return Unmatched(changed & self._names, known.names - changed, self._changes)
 
-    def matched(self, regex: str, names: Iterable[str], changes: int) -> None:
-        found = frozenset(names)
-        self._matched.put(regex, Matched(found, changes), sys.getsizeof(found) + 4 * len(regex))
+    def matched(self, regex: str, what: Unmatched, found: Iterable[str]) -> frozenset[str]:
+        """All names that the expression matches, with those of `what.names` that were found."""
+        names = what.already.union(found)
+        self._matched.put(regex, Matched(names, what.changes), sys.getsizeof(names) + 4 * len(regex))
+        return names
 
     def resolved(self, regex: str, rights: Rights | None, names: frozenset[str]) -> None:
         """Since the last change of `version`."""
         self._resolved.put((regex, rights), names, sys.getsizeof(names) + 4 * len(regex))
 
     def _matching(self, regex: str) -> frozenset[str]:
-        matches = self.expressions.compiled(regex).fullmatch
+        what = self.unmatched(regex)
+        if what is not None:
+            matches = self.expressions.compiled(regex).fullmatch
+            return self.matched(regex, what, filter(matches, what.names))
         known = self._matched.get(regex)
-        if known is None or known.changes < self._forgotten:
-            names = frozenset(filter(matches, self._names))
-        elif known.changes < self._changes:
-            changed = set(self._changed[known.changes - self._forgotten :])
-            names = known.names - changed | {
-                name for name in changed if name in self._names and matches(name) is not None
-            }
-        else:
-            return known.names
-        self.matched(regex, names, self._changes)
-        return names
+        assert known is not None
+        return known.names
 
     @property
     def _changes(self) -> int:

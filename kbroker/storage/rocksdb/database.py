@@ -260,12 +260,21 @@ class Rocksdb:
 
     def reclaim(self, first: bytes, behind: bytes) -> None:
         """Free the space of a removed range of keys now, if the disk has little. RocksDB does that
-        with a later compaction otherwise, which may not come while nothing is written."""
-        if self._room()[0] < _SHORT_ROOMS * self.least_free_bytes() and not self._full:
-            with self.reading() as db, self.reading(meta=True) as meta:
-                db.flush()
-                meta.flush()
-                db.compact_range(first, behind)
+        with a later compaction otherwise, which may not come while nothing is written. Without
+        room even for that, the next write opens the database again."""
+        if self._full or self._room()[0] >= _SHORT_ROOMS * self.least_free_bytes():
+            return
+        assert self._db is not None
+        assert self._meta is not None
+        try:
+            with self._lock:
+                self._db.flush()
+                self._meta.flush()
+                self._db.compact_range(first, behind)
+        except Exception as error:
+            if not _says_full(error):
+                raise self._fail(str(error)) from error
+            self._full = True
 
     def _open_rdict(self, access: AccessType) -> None:
         self._db = open_rdict(self.directory, access)

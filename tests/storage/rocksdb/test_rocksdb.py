@@ -31,6 +31,7 @@ from kbroker.testing.log_store_model import (
     sized_batch,
 )
 from kbroker.testing.state_store_contract import StateStoreContract
+from tests.small_disk import fill_the_rest, small_disk
 
 FULL = "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
 
@@ -402,3 +403,24 @@ def test_a_reader_that_asks_again_sees_what_is_new(store: RocksdbLogStore, tmp_p
     assert reader.bounds(LOG) == (0, 2)
     assert reader.bounds(OTHER) == (0, 2)
     reader.close()
+
+
+def test_a_removal_goes_on_where_there_is_no_room_to_free_its_space_at_once(tmp_path: Path) -> None:
+    """Another program has taken what a flush needs."""
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        store = LOG_STORE.open(disk / "log", {}, 1)
+        try:
+            for log in (LOG, OTHER):
+                store.create(log, SETTINGS)
+            store.write([batch(0)], now_ms=0)
+            for number in range(12):
+                store.write([batch(number, log=OTHER, value=os.urandom(400_000))], now_ms=0)
+            ballast = fill_the_rest(disk, but_bytes=256 << 10)
+            store.drop(LOG)
+            assert LOG not in store.logs()
+            ballast.unlink()
+            store.write([batch(12, log=OTHER)], now_ms=0)
+            store.sync()
+            assert store.bounds(OTHER) == (0, 13)
+        finally:
+            store.close()

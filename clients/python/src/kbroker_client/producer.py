@@ -94,12 +94,16 @@ class _Waiting:
 
 
 class _Batch:
-    __slots__ = ("attempts", "data", "waiting")
+    """`may_be_written`: an attempt got no answer. A later refusal does not tell what became of
+    it."""
+
+    __slots__ = ("attempts", "data", "may_be_written", "waiting")
 
     def __init__(self, waiting: list[_Waiting], data: bytes) -> None:
         self.waiting = waiting
         self.data = data
         self.attempts = 0
+        self.may_be_written = False
 
 
 class _Partition:
@@ -128,9 +132,16 @@ class _Partition:
         elif self.refused_s is None:
             self.refused_s = anyio.current_time()
 
+    def note_no_answer(self) -> None:
+        self.note(None)
+        if self.batch is not None and self.batch.attempts:
+            self.batch.may_be_written = True
+
     @property
     def is_refused_for_good(self) -> bool:
-        return self.refused_s is not None and anyio.current_time() - self.refused_s >= _REFUSED_S
+        if self.refused_s is None or self.batch is None or self.batch.may_be_written:
+            return False
+        return anyio.current_time() - self.refused_s >= _REFUSED_S
 
 
 class Producer:
@@ -227,8 +238,9 @@ class Producer:
 
         Raises TimedOut after `delivery_timeout_s`, KafkaError, and BrokerUnreachable. A broker
         whose disk is full refuses records with KAFKA_STORAGE_ERROR: if it refuses every attempt of
-        5 s, its KafkaError is raised, and the record is not written. A call that is cancelled may
-        have sent the record.
+        5 s, its KafkaError is raised, and the record is not written. If its disk has failed, which
+        the error says, the record may be there after a restart. A call that is cancelled may have
+        sent the record.
         """
         waiting = await self._queue(topic, value, key, tuple(headers), partition, timestamp_ms)
         return await _outcome(waiting)
@@ -339,9 +351,12 @@ class Producer:
             late = TimedOut(f"not sent within {self._delivery_timeout_s:g} s{_after(partition.refusal)}")
             self._finish(partition.queue.popleft(), None, late)
         if partition.batch is not None and partition.batch.waiting[0].deadline_s <= now_s:
-            text = f"not answered within {self._delivery_timeout_s:g} s; it may be written"
+            within = f"within {self._delivery_timeout_s:g} s"
+            text = f"not answered {within}; it may be written"
             if partition.refusal is not None:
-                text = f"not confirmed within {self._delivery_timeout_s:g} s{_after(partition.refusal)}"
+                text = f"not confirmed {within}{_after(partition.refusal)}"
+                if partition.batch.may_be_written:
+                    text += "; an earlier attempt got no answer, and may be written"
             self._fail(partition, TimedOut(text))
 
     async def _request(self, node: int, places: list[TopicPartition]) -> None:
@@ -354,8 +369,8 @@ class Producer:
                 again = False
             except BrokerUnreachable as error:
                 logger.info("producer: %s", error)
-                for place in places:  # The attempt that got no answer may have written it.
-                    self._partitions[place].note(None)
+                for place in places:
+                    self._partitions[place].note_no_answer()
                 again = True
             if again:
                 await self._look_again({place.topic for place in places})
