@@ -39,12 +39,16 @@ from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
 from kbroker.share.share_queries import RanOut
 
 logger = logging.getLogger(__name__)
+
+_CLOCK_STEP_MS = 100
+"""A smaller step of the wall clock makes scheduled records at most so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class SharePartitions:
         self._member_lives_ms = member_lives_ms
         self._lock_reports = LockReports(configs.share_settings, configs.longest_lock_ms)
         background.start(self._lock_reports.run)
+        background.start(self._watch_clock)
         self.saving = Saving(persister, background, self._forget, self._follow_up)
         self.parked = ParkedReading(
             persister, background, self.saving.save, self._parked_changed, self.retire
@@ -385,8 +390,7 @@ class SharePartitions:
         log."""
         engine = loaded.engine
         assert engine is not None
-        if engine.end_waits(now_ms(), wall_clock_ms()):
-            loaded.waiters.wake_all()
+        self._end_waits(loaded, engine)
         if engine.has_dead_letters:
             self._dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
@@ -394,6 +398,28 @@ class SharePartitions:
         if engine.key_order is not None:
             self.scanner.resume(loaded)
         self.schedule(loaded)
+
+    # -- time
+
+    def _end_waits(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        if engine.end_waits(now_ms(), wall_clock_ms()):
+            loaded.waiters.wake_all()
+            if engine.settings.ttl_ms and loaded.scanner is not None:
+                loaded.scanner.wake()
+
+    async def _watch_clock(self) -> None:
+        """Scheduled records are due by the wall clock, which may be set. One look a second for all
+        share-partitions: thousands with a scheduled record would keep the loop busy."""
+        known_ms = wall_clock_ms() - now_ms()
+        while True:
+            await trio.sleep(LOOK_AT_THE_CLOCK_MS / 1000)
+            ahead_ms = wall_clock_ms() - now_ms()
+            if abs(ahead_ms - known_ms) > _CLOCK_STEP_MS:
+                known_ms = ahead_ms
+                for loaded in self.loaded():
+                    if loaded.engine is not None and loaded.engine.parking is not None and not loaded.gone:
+                        self._end_waits(loaded, loaded.engine)
+                        self.schedule(loaded)
 
     # -- locks
 
@@ -420,7 +446,8 @@ class SharePartitions:
                 group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True)))
             )
         self.saving.save_later(loaded, persist)
-        if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
+        self._end_waits(loaded, engine)
+        if persist is not None:
             loaded.waiters.wake_all()
         if engine.key_order is not None:
             self.scanner.resume(loaded)
