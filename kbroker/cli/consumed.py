@@ -53,7 +53,7 @@ class Batches:
         self.is_assigned = True
         self._unread = unread
         self._assigned: set[tuple[str, int]] = set()
-        self._at_end: set[tuple[str | None, int | None]] = set()
+        self._at_end: set[tuple[str, int]] = set()
         self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
         self._group = group
         self._left = ends.max_messages
@@ -85,7 +85,7 @@ class Batches:
         messages = []
         polled = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
         for message in polled:
-            at = (message.topic(), message.partition())
+            at = message.topic() or "", message.partition() or 0  # An error may have neither.
             if (error := message.error()) is None:
                 messages.append(message)
                 self._at_end.discard(at)

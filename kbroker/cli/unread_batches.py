@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _INTERVAL_MS = 1000
 """Of the statistics."""
 
-_At: TypeAlias = tuple[str | None, int | None]
+_At: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 
 
@@ -58,8 +58,7 @@ class UnreadBatches:
 
     def delivered(self, at: _At) -> None:
         """A record of this partition: it is not stuck where the statistics saw it."""
-        if self._stuck:
-            self._stuck.pop(at, None)
+        self._stuck.pop(at, None)
 
     def take(self, consumer: Consumer, limit: int | None) -> list[Message]:
         """At most `limit` records of one such batch; the consumer resumes after them. Raises
