@@ -46,7 +46,7 @@ def call(connection: Connection, it: Asked) -> Any:
     return answer
 
 
-# -- what is asked
+# -- what is queried
 # --------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
+from kbroker.broker.queues.due_records import end_waits, watch_clock
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.loading import load_share_partition
@@ -32,23 +33,18 @@ from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
 from kbroker.broker.queues.scanner import Scanner
-from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
-from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
 from kbroker.share.share_queries import RanOut
 
 logger = logging.getLogger(__name__)
-
-_CLOCK_STEP_MS = 100
-"""A smaller step of the wall clock makes scheduled records at most so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ class SharePartitions:
         self._member_lives_ms = member_lives_ms
         self._lock_reports = LockReports(configs.share_settings, configs.longest_lock_ms)
         background.start(self._lock_reports.run)
-        background.start(self._watch_clock)
+        background.start(watch_clock, self.loaded, self.schedule)
         self.saving = Saving(persister, background, self._forget, self._follow_up)
         self.parked = ParkedReading(
             persister, background, self.saving.save, self._parked_changed, self.retire
@@ -386,11 +382,10 @@ class SharePartitions:
             self.retire(loaded)
 
     def _parked_changed(self, loaded: LoadedSharePartition) -> None:
-        """Parked records were read: some may be due or become dead letters, others have left the
-        log."""
+        """Parked records were read: they may be due, become dead letters or have left the log."""
         engine = loaded.engine
         assert engine is not None
-        self._end_waits(loaded, engine)
+        end_waits(loaded)
         if engine.has_dead_letters:
             self._dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
@@ -398,28 +393,6 @@ class SharePartitions:
         if engine.key_order is not None:
             self.scanner.resume(loaded)
         self.schedule(loaded)
-
-    # -- time
-
-    def _end_waits(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        if engine.end_waits(now_ms(), wall_clock_ms()):
-            loaded.waiters.wake_all()
-            if engine.settings.ttl_ms and loaded.scanner is not None:
-                loaded.scanner.wake()
-
-    async def _watch_clock(self) -> None:
-        """Scheduled records are due by the wall clock, which may be set. One look a second for all
-        share-partitions: thousands with a scheduled record would keep the loop busy."""
-        known_ms = wall_clock_ms() - now_ms()
-        while True:
-            await trio.sleep(LOOK_AT_THE_CLOCK_MS / 1000)
-            ahead_ms = wall_clock_ms() - now_ms()
-            if abs(ahead_ms - known_ms) > _CLOCK_STEP_MS:
-                known_ms = ahead_ms
-                for loaded in self.loaded():
-                    if loaded.engine is not None and loaded.engine.parking is not None and not loaded.gone:
-                        self._end_waits(loaded, loaded.engine)
-                        self.schedule(loaded)
 
     # -- locks
 
@@ -446,7 +419,7 @@ class SharePartitions:
                 group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True)))
             )
         self.saving.save_later(loaded, persist)
-        self._end_waits(loaded, engine)
+        end_waits(loaded)
         if persist is not None:
             loaded.waiters.wake_all()
         if engine.key_order is not None:
