@@ -5,6 +5,9 @@ A leader epoch is one life of the broker. An epoch that never existed is -1/-1 w
 client whose current epoch is lower than this one is fenced (74), one whose epoch is higher is ahead
 (75).
 
+The rows are made when the answer is packed: by then the batches that the connection has sent before
+are committed.
+
 With an authorizer a topic needs DESCRIBE (29, whether or not it exists). CLUSTER_ACTION on the
 cluster is enough for all.
 """

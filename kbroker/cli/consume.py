@@ -15,6 +15,7 @@ from kbroker.cli.consume_group import Membership, consume_as_member
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed
 from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
+from kbroker.cli.unread_batches import UnreadBatches
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -126,9 +127,11 @@ def _consume_log(
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
     errors = ClientErrors(bootstrap)
+    unread = UnreadBatches(bootstrap)
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
+        **unread.settings,
         "group.id": "kbroker-consume",  # required by the library; no group is joined and no offset committed
         "auto.offset.reset": "error",
     }
@@ -139,8 +142,8 @@ def _consume_log(
     wanted = {(name, number) for name, numbers in known.items() for number in partitions or numbers}
     offset = start if isinstance(start, int) else {EARLIEST: OFFSET_BEGINNING, LATEST: OFFSET_END}[start]
     consumer = Consumer(settings)
-    batches = Batches(consumer, errors, ends)
-    batches.unheard |= wanted
+    batches = Batches(consumer, errors, ends, unread)
+    batches.assign(wanted)
     try:
         consumer.assign([TopicPartition(name, number, offset) for name, number in sorted(wanted)])
         for messages in batches:

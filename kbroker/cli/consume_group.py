@@ -18,6 +18,7 @@ from kbroker.cli.clients import READING, SILENCE, ClientErrors, client_settings,
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
 from kbroker.cli.params import Bootstrap, connect
+from kbroker.cli.unread_batches import UnreadBatches
 from kbroker.client.group_admin import kind_of_group
 from kbroker.terminal import HangUp, meaning_of_hang_up
 
@@ -77,9 +78,11 @@ def consume_as_member(
     from confluent_kafka import Consumer
 
     errors = ClientErrors(bootstrap, group=membership.group)
+    unread = UnreadBatches(bootstrap)
     settings: dict[str, Any] = {
         **client_settings(bootstrap, errors),
         **READING,
+        **unread.settings,
         "logger": SILENCE,
         "group.id": membership.group,
         "group.protocol": membership.protocol,
@@ -91,7 +94,9 @@ def consume_as_member(
     ending = Ending()
     with on_signals(ending):
         consumer = Consumer(settings)
-        batches = Batches(consumer, errors, ends, lambda: ending.signal_number != 0, group=membership.group)
+        batches = Batches(
+            consumer, errors, ends, unread, lambda: ending.signal_number != 0, group=membership.group
+        )
         try:
             _subscribe(consumer, membership.topics, batches)
             for messages in batches:
@@ -122,11 +127,10 @@ def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> N
     """The callbacks keep `batches` informed of the assigned partitions."""
 
     def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
-        batches.is_assigned = True
-        batches.unheard |= {(each.topic, each.partition) for each in partitions}
+        batches.assign({(each.topic, each.partition) for each in partitions})
 
     def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
-        batches.unheard -= {(each.topic, each.partition) for each in partitions}
+        batches.revoke({(each.topic, each.partition) for each in partitions})
 
     batches.is_assigned = False
     consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=revoked)

@@ -4,11 +4,12 @@ end."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cli.clients import ClientErrors, text_of
 from kbroker.cli.exits import CommandFailed, say
+from kbroker.cli.unread_batches import UnreadBatches
 from kbroker.workloads.settings import is_about_its_group
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class Batches:
     """Polled records, batch by batch, until the wanted number has arrived, none arrived within the
     timeout, or `is_ended` returns true. `group`: that the consumer joins; None: it joins none.
 
-    `unheard` has the assigned partitions that have neither delivered a record nor been found empty.
-    The timeout starts once it is empty; a rebalance changes it. `is_assigned` is False before the
-    first assignment. A member of the new protocol that gets no partition is never notified, so the
-    wait for an assignment is limited.
+    `assigned` has the partitions of this consumer; a rebalance changes it. The timeout starts once
+    all of them were read to their ends. `is_assigned` is False before the first assignment. A
+    member of the new protocol that gets no partition is never notified, so the wait for an
+    assignment is limited.
     """
 
     def __init__(
@@ -44,16 +45,27 @@ class Batches:
         consumer: Consumer,
         errors: ClientErrors,
         ends: Ends,
+        unread: UnreadBatches,
         is_ended: Callable[[], bool] = never,
         *,
         group: str | None = None,
     ) -> None:
-        self.unheard: set[tuple[str, int]] = set()
         self.is_assigned = True
+        self._unread = unread
+        self._assigned: set[tuple[str, int]] = set()
+        self._at_end: set[tuple[str, int]] = set()
         self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
         self._group = group
         self._left = ends.max_messages
         self._timeout_s = float("inf") if ends.timeout_ms is None else ends.timeout_ms / 1000
+
+    def assign(self, partitions: Collection[tuple[str, int]]) -> None:
+        self.is_assigned = True
+        self._assigned.update(partitions)
+        self._at_end.difference_update(partitions)
+
+    def revoke(self, partitions: Collection[tuple[str, int]]) -> None:
+        self._assigned.difference_update(partitions)
 
     def __iter__(self) -> Iterator[list[Message]]:
         """Batches with at least one record."""
@@ -64,7 +76,7 @@ class Batches:
                 yield messages
             now_s = time.monotonic()
             is_joining = not self.is_assigned and now_s - began_s < JOINING_S
-            if messages or self.unheard or is_joining:
+            if messages or is_joining or not self._assigned <= self._at_end:
                 quiet_since_s = now_s
             elif now_s - quiet_since_s >= self._timeout_s:
                 return
@@ -73,15 +85,20 @@ class Batches:
         messages = []
         polled = self._consumer.consume(_BATCH if self._left is None else min(self._left, _BATCH), _POLL_S)
         for message in polled:
+            at = message.topic() or "", message.partition() or 0  # An error may have neither.
             if (error := message.error()) is None:
                 messages.append(message)
-            elif self._group or not is_about_its_group(error):
-                _judge(error, message.topic(), self._group)
-            topic, partition = message.topic(), message.partition()
-            if topic is not None and partition is not None:
-                self.unheard.discard((topic, partition))
+                self._at_end.discard(at)
+                self._unread.delivered(at)
+            elif error.code() != error._BAD_COMPRESSION:  # Otherwise `unread` takes the batch.
+                if self._group or not is_about_its_group(error):
+                    _judge(error, message.topic(), self._group)
+                self._at_end.add(at)
         if not polled:
             self._errors.check()
+        messages += self._unread.take(
+            self._consumer, None if self._left is None else self._left - len(messages)
+        )
         if self._left is not None:
             self._left -= len(messages)
         return messages

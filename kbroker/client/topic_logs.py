@@ -99,6 +99,23 @@ def read_batches(
         start = next_offset
 
 
+def committed_batch(connection: Connection, topic: Topic, partition: int, start: int) -> LogBatch | None:
+    """The first batch with records from `start` on, with only those; None if there is none, or it
+    is a control batch or one of an aborted transaction. Raises KafkaError."""
+    row = _fetch(connection, topic, partition, start, 1, read_committed=True)
+    why = reason(row.error_code, needs="read", name=topic.name)
+    check(row.error_code, f"{topic.name}-{partition} at offset {start}: {why}")
+    data = bytes(row.records or b"")
+    for position, header in iter_headers(data):
+        is_aborted = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset
+            for each in row.aborted_transactions or ()
+        )
+        is_read = not (header.is_control or is_aborted)
+        return _batch_at(data, position, header, start, header.last_offset + 1) if is_read else None
+    return None
+
+
 def _batch_at(data: bytes, position: int, header: BatchHeader, start: int, end: int) -> LogBatch:
     records: list[Record] = []
     try:
@@ -150,7 +167,15 @@ def new_producer_id(connection: Connection) -> int:
     return int(answer.producer_id)
 
 
-def _fetch(connection: Connection, topic: Topic, partition: int, offset: int, fetch_bytes: int) -> Entity:
+def _fetch(
+    connection: Connection,
+    topic: Topic,
+    partition: int,
+    offset: int,
+    fetch_bytes: int,
+    *,
+    read_committed: bool = False,
+) -> Entity:
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": fetch_bytes}
     answer = connection.call(
         "fetch",
@@ -159,6 +184,7 @@ def _fetch(connection: Connection, topic: Topic, partition: int, offset: int, fe
         max_wait=_MAX_WAIT_MS,
         min_bytes=1,
         max_bytes=fetch_bytes,
+        isolation_level=int(read_committed),
         topics=[{"topic_id": topic.topic_id, "partitions": [wanted]}],
         forgotten_topics_data=(),
     )

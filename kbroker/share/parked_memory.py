@@ -25,7 +25,6 @@ from kbroker.share.effects import ShareSettings
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, Place
 from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
-from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 
 
 class Code(IntEnum):
@@ -129,7 +128,6 @@ class ParkedMemory:
         self._leader_epoch = leader_epoch
         self._began_ms = now_ms + life_ahead_ms
         self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
-        self._looked_ms = now_ms
         self._orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
         # All dead letters that an earlier life has left must be known before the first one is
         # written, because some of them may have been written.
@@ -358,7 +356,6 @@ class ParkedMemory:
 
     def make_ready(self, now_ms: float, wall_ms: float) -> int:
         """Make due records available. Returns their number."""
-        self._looked_ms = now_ms
         self._ahead_ms[Lane.SCHEDULE] = wall_ms - now_ms
         before = len(self._ready)
         for lane, queue in self._queues.items():
@@ -395,13 +392,11 @@ class ParkedMemory:
             heappop(queue)
 
     def _next_due_ms(self) -> float | None:
-        """When to call make_ready() next."""
+        """When to call make_ready() next, unless the wall clock is set."""
         times = []
         for lane, queue in self._queues.items():
             self._drop_stale(lane)
             if queue:
                 due_ms = queue[0][0] - self._ahead_ms[lane]
-                times.append(
-                    due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + LOOK_AT_THE_CLOCK_MS)
-                )
+                times.append(due_ms)
         return min(times, default=None)

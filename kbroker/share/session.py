@@ -15,7 +15,7 @@ forgets, and all sessions of a closed connection but the newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -311,7 +311,7 @@ class ShareSessions:
         if replaced is None and len(self._sessions) >= self.max_sessions:
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
-        self._check_room(len(add), () if replaced is None else replaced._places)
+        self._check_room(len(add), 0 if replaced is None else len(replaced._places))
         if replaced is not None:
             self._remove(replaced)
         session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
@@ -322,8 +322,8 @@ class ShareSessions:
         self._by_connection.setdefault(connection_id, {})[key] = session
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
-    def _check_room(self, more: int, less: Sized = ()) -> None:
-        if self._partitions - len(less) + more > MAX_PARTITIONS:
+    def _check_room(self, more: int, less: int = 0) -> None:
+        if self._partitions - less + more > MAX_PARTITIONS:
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
 

@@ -101,7 +101,7 @@ class SharePartitionWrites:
         together, with those that a member has answered for and whose save is under way."""
         window = self._window
         held = window.states.count(ACQUIRED, window.start_offset - window.base)
-        for pending, _, _, holder, parked in self._writes.values():
+        for pending, _, _, holder, parked in self._writes.values() if self._writes else ():
             if holder is not None:
                 held += size_of(pending) + (0 if parked is None else len(parked.pending))
         if self.parking is not None:

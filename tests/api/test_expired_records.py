@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from kbroker.broker import configs
-from kbroker.broker.queues import expiry, share_partitions
+from kbroker.broker.queues import due_records, expiry
 from kbroker.broker.queues.expiry import times_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
@@ -44,7 +44,7 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How far the broker's wall clock is ahead."""
     step, real = [0], wall_clock_ms
-    for module in (expiry, share_partitions):
+    for module in (due_records, expiry):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: real() + step[0])
     monkeypatch.setattr("kbroker.broker.queues.scanner.wall_clock_ms", lambda: real() + step[0])
     return step

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker import clock
 from kbroker.broker import configs
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.queues import scanner
+from kbroker.broker.queues import due_records, expiry, parked_reading, scanner
+from kbroker.broker.queues.expiry import Expiry
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.batches import NO_TIMESTAMP, Record, build_batch
@@ -19,6 +23,7 @@ from kbroker.formats.schedule_headers import DEAD_LETTER_PREFIX, Oddity, Schedul
 from kbroker.metrics import ODDITIES
 from kbroker.share.dead_letter import HEADER_PREFIX
 from kbroker.share.in_flight_view import parked_view
+from kbroker.share.share_partition import SharePartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare, sent, set_up_group
@@ -208,7 +213,7 @@ class TestScheduled:
         """A schedule follows the wall clock, a day ahead and back."""
         step = [0]
         real = clock.wall_clock_ms
-        for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.share_partitions"):
+        for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.due_records"):
             monkeypatch.setattr(f"{module}.wall_clock_ms", lambda: real() + step[0])
         async with connect(config=FAST) as client:
             key = await prepare(client)
@@ -221,6 +226,41 @@ class TestScheduled:
             assert await take(member, key) == [(0, 0, 1)]
             step[0] = -DAY
             assert await take(member, key, 1100) == []
+
+    @pytest.mark.parametrize("ttl_ms", [0, DAY])
+    async def test_an_idle_queue_costs_no_look_a_second(
+        self,
+        connect: Connect,
+        monkeypatch: pytest.MonkeyPatch,
+        autojump_clock: trio.testing.MockClock,
+        ttl_ms: int,
+    ) -> None:
+        """Thousands of queues may have a job for tomorrow."""
+        autojump_clock.autojump_threshold = 0.1  # Not while a thread works.
+        looks: Counter[str] = Counter()
+        for module in (due_records, expiry, parked_reading, scanner):
+            monkeypatch.setattr(module, "wall_clock_ms", lambda: NOW + int(now_ms()))
+        for kind, name in ((SharePartition, "end_waits"), (Expiry, "look")):
+            real: Any = getattr(kind, name)
+
+            def counted(self: Any, *arguments: Any, name: str = name, real: Any = real) -> Any:
+                looks[name] += 1
+                return real(self, *arguments)
+
+            monkeypatch.setattr(kind, name, counted)
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, {**SETTINGS, "kbroker.queue.ttl.ms": str(ttl_ms)})
+            due_ms = now_ms() + 3_600_000
+            headers = (("kbroker-deliver-at", str(NOW + int(due_ms)).encode()),)
+            await client.append_raw("orders", build_batch([Record(0, NOW, None, b"x", headers)]))
+            assert await take(Member(client, "m1"), key, 100) == []
+            await are_parked(client, key, 1)
+            looks.clear()
+            await trio.sleep(40)
+            assert looks["end_waits"] <= 1, "40 when it looked each second"
+            assert looks["look"] <= 5, "40 with a time to live"
+            assert engine_of(client, key).next_deadline_ms() == pytest.approx(due_ms, abs=1)
 
     async def test_a_scheduled_record_comes_back_as_others_do(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:

@@ -80,6 +80,27 @@ async def test_a_partition_that_was_not_added(connect: Connect, version: int) ->
 
 
 @pytest.mark.parametrize("version", PRODUCE)
+async def test_a_topic_that_was_recreated(connect: Connect, version: int) -> None:
+    """Its new log is no part of the transaction: the records before are gone, and Kafka would
+    commit the others. It can be added like any log."""
+    async with opened(connect) as (client, producer):
+        await producer.add(C)
+        assert (await producer.send_raw(C, b"lost", version=version)).error_code == OK
+        (row,) = (await client.call("delete_topics", 5, topic_names=["b"])).responses
+        assert row.error_code == OK
+        await client.create_topic("b")
+        row = await producer.send_raw(C, b"x", sequence=0, version=version, adding=False)
+        if version < ADDING_FROM:
+            assert row.error_code == (WRONG_STATE if version < ABORTABLE_FROM else ABORTABLE)
+            assert await ends(client, C) == (0, 0)
+            await producer.add(C)
+            row = await producer.send_raw(C, b"x", sequence=0, version=version)
+        assert (row.error_code, row.base_offset) == (OK, 0)
+        assert (await end(client, "t", producer.who, True, version=4)).code == OK
+        assert await committed(client, C) == [b"x"]
+
+
+@pytest.mark.parametrize("version", PRODUCE)
 async def test_an_added_partition(connect: Connect, version: int) -> None:
     async with opened(connect) as (client, producer):
         await producer.add(A)

@@ -60,6 +60,13 @@ def test_a_burst_is_received_written_and_answered_at_once() -> None:
         )
 
 
+def test_acks_of_the_leader_cost_no_more_than_those_of_all() -> None:
+    table = read_table()
+    for broker in BROKERS:
+        one, every = table[broker, "produce, acks=1"], table[broker, "produce"]
+        assert all(a <= b for a, b in zip(one, every, strict=True)), broker
+
+
 def test_growth_is_told_with_the_calls_that_make_it() -> None:
     before = Work(100, 50, 1, 1, 1, 1, 0)
     calls = Counted(

@@ -227,8 +227,12 @@ class FetchSessions:
         if session.connection_id != connection_id or session_id in self._left:
             self._detach(session)
             self._attach(session, connection_id)
-        if (wanted or forgotten) and not self._update(session, wanted, forgotten):
-            raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
+        if wanted or forgotten:
+            before = session.bytes
+            new, left = session.update(wanted, forgotten)
+            # Mostly a consumer only names its next offsets, which changes no list.
+            if (new or left or session.bytes != before) and not self._keep(session, before, new, left):
+                raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
         return session
 
     def forget(self, session: FetchSession) -> None:
@@ -251,16 +255,15 @@ class FetchSessions:
             session_id = random.randint(1, _MAX_EPOCH)
         session = FetchSession(session_id, by_id, owner, connection_id)
         self._sessions[session_id] = session
-        self._bytes += session.bytes
         self._attach(session, connection_id)
-        return session if self._update(session, wanted, []) else None
+        new, left = session.update(wanted, [])
+        return session if self._keep(session, 0, new, left) else None
 
-    def _update(
-        self, session: FetchSession, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
-    ) -> bool:
-        """False: it must not be kept, and has ended."""
-        before = session.bytes
-        new, left = session.update(wanted, forgotten)
+    def _keep(self, session: FetchSession, before: int, new: list[TopicKey], left: list[TopicKey]) -> bool:
+        """List a session that has changed. False: it must not be kept, and has ended.
+
+        - `before`: its bytes before the change
+        - `new`, `left`: the topics that it has won and lost"""
         self._bytes += session.bytes - before
         for key in new:
             self._by_topic.setdefault(key, {})[session.session_id] = session

@@ -206,12 +206,18 @@ class Expiry:
     def pause_s(self, loaded: LoadedSharePartition, engine: SharePartition) -> float:
         """How long nothing expires after a `look` that found nothing, unless the share-partition
         changes. Thousands of idle ones must not cost a look a second each: without unfinished
-        records nothing expires, and if members only have to fetch, the oldest batch comes first."""
+        records nothing expires, nor does a parked one before it is due, and if members only have to
+        fetch, the oldest batch comes first."""
         parking = engine.parking
-        if not engine.is_settled or (parking is not None and (parking.waiting or parking.entries)):
+        are_parked = parking is not None and parking.waiting > 0
+        if (
+            not engine.is_settled
+            or (parking is not None and parking.ready)
+            or (are_parked and engine.key_order is not None)
+        ):
             return _LOOK_S
         if engine.start_offset >= loaded.visible.high_watermark:
-            return math.inf
+            return _LONGEST_PAUSE_S if are_parked else math.inf
         if loaded.expires_ms is None:
             return _LOOK_S
         left_s = (loaded.expires_ms + engine.settings.ttl_ms - wall_clock_ms()) / 1000

@@ -81,6 +81,7 @@ class ParkedReading:
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )
             engine.parking.kept_from = kept_from
+            engine.parking.make_ready(now_ms(), wall_clock_ms())  # It learns the time.
         engine.keep_order()
 
     async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:

@@ -25,6 +25,7 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
+from kbroker.broker.queues.due_records import end_waits, watch_clock
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.loading import LoadTurns, load_share_partition
@@ -32,7 +33,6 @@ from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
 from kbroker.broker.queues.scanner import Scanner
-from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
@@ -78,6 +78,7 @@ class SharePartitions:
         self._member_lives_ms = member_lives_ms
         self._lock_reports = LockReports(configs.share_settings, configs.longest_lock_ms)
         background.start(self._lock_reports.run)
+        background.start(watch_clock, self.loaded, self.schedule)
         self.saving = Saving(persister, background, self._forget, self._follow_up)
         self.parked = ParkedReading(
             persister, background, self.saving.save, self._parked_changed, self.retire
@@ -381,12 +382,10 @@ class SharePartitions:
             self.retire(loaded)
 
     def _parked_changed(self, loaded: LoadedSharePartition) -> None:
-        """Parked records were read: some may be due or become dead letters, others have left the
-        log."""
+        """Parked records were read: they may be due, become dead letters or have left the log."""
         engine = loaded.engine
         assert engine is not None
-        if engine.end_waits(now_ms(), wall_clock_ms()):
-            loaded.waiters.wake_all()
+        end_waits(loaded)
         if engine.has_dead_letters:
             self._dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
@@ -420,7 +419,8 @@ class SharePartitions:
                 group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True)))
             )
         self.saving.save_later(loaded, persist)
-        if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
+        end_waits(loaded)
+        if persist is not None:
             loaded.waiters.wake_all()
         if engine.key_order is not None:
             self.scanner.resume(loaded)
