@@ -168,6 +168,11 @@ class SegmentLogStore(LogStore):
     def tail_offset(self, log: LogId) -> int:
         return self._logs[log].segments[-1].base_offset
 
+    def reserved_bytes(self, log: LogId) -> int:
+        """Disk space that is reserved behind the log's end, for its next batches."""
+        last = self._logs[log].segments[-1]
+        return max(0, last.reserved - last.size_bytes)
+
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
             return read_segments(self._logs[log].segments, offset, max_bytes, end_offset)
