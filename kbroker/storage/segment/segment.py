@@ -71,6 +71,9 @@ _CHECKED_BYTES = 64 << 10
 """A range is only checked up to this size, since the check copies it."""
 _RESERVE_AT_LEAST_BYTES = 1 << 16
 _RESERVE_AT_MOST_BYTES = 8 << 20
+_RESERVES = 16
+"""Space for a segment is reserved in so many steps at least: what the last segments of many logs
+have reserved, and do not use, is missing on a nearly full disk."""
 
 
 class Segment:
@@ -287,7 +290,8 @@ class Segment:
         lack of space either."""
         if end <= self.reserved:
             return
-        ahead = min(max(self.reserved, _RESERVE_AT_LEAST_BYTES), _RESERVE_AT_MOST_BYTES)
+        most = min(self.capacity // _RESERVES, _RESERVE_AT_MOST_BYTES)
+        ahead = max(min(self.reserved, most), _RESERVE_AT_LEAST_BYTES)
         wanted = max(end, min(self.reserved + ahead, self.capacity))
         try:
             self.files.allocate(fd, self.reserved, wanted - self.reserved)
