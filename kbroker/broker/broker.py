@@ -47,7 +47,6 @@ from kbroker.broker.options import StartOptions
 from kbroker.broker.persisters.housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.persisters.local import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.persisters.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
-from kbroker.broker.queues.dead_letter_room import LetterRoom
 from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.queues.dead_letters import DeadLetters, DeadLettersStatistics
 from kbroker.broker.queues.fetching import ShareFetchContext
@@ -313,7 +312,6 @@ class Broker:
             self.share_partitions,
             self.persister,
             DeadLetterWriter(self.topics, self.config, self.disk_floor),
-            LetterRoom(self.topics, self.disk_floor),
             self.state_commits,
             self.background,
         )

@@ -93,7 +93,7 @@ class DeadLetterWriter:
     def __init__(self, topics: Topics, config: BrokerConfig, disk_floor: DiskFloor) -> None:
         self._topics = topics
         self._config = config
-        self._disk_floor = disk_floor
+        self.disk_floor = disk_floor
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
         """The partition for dead letters of `source`, or why there can be none. Creates the topic
@@ -142,11 +142,11 @@ class DeadLetterWriter:
         """Append the result of encode_letters(), as far as the disk has room for it
         (DiskFloor.letter_room), even beyond max.message.bytes and segment.bytes of the topic.
         Returns when it is durable or cannot be written."""
-        room, size_bytes, admitted = self._disk_floor.letter_room(last_half=last_half), 0, 0
+        room, size_bytes, admitted = self.disk_floor.letter_room(last_half=last_half), 0, 0
         while admitted < len(batches) and size_bytes + len(batches[admitted].data) <= room:
             size_bytes += len(batches[admitted].data)
             admitted += 1
-        with self._disk_floor.promised(size_bytes):
+        with self.disk_floor.promised(size_bytes):
             written = await self._append(target, batches[:admitted])
         if admitted < len(batches) and written.error is None:
             return written._replace(error=_no_room(batches, batches[admitted]))

@@ -104,7 +104,6 @@ class DeadLetters(DeadLetterHooks):
         share_partitions: SharePartitions,
         persister: Persister,
         writer: DeadLetterWriter,
-        room: LetterRoom,
         commits: GroupCommit[Change],
         background: Background,
     ) -> None:
@@ -113,7 +112,7 @@ class DeadLetters(DeadLetterHooks):
         self._share_partitions = share_partitions
         self._persister = persister
         self._writer = writer
-        self._room = room
+        self._room = LetterRoom(topics, writer.disk_floor)
         self._commits = commits
         self._works: dict[Key, Work] = {}
         self._groups: dict[str, GroupDeadLetters] = {}

@@ -153,8 +153,6 @@ class SegmentLogStore(LogStore):
         self._checkpoints.write_due(len(self._logs) + len(self._sealing.waiting))
         found.report(self._directory, len(self._logs))
 
-    # Reading
-
     def logs(self) -> Sequence[LogId]:
         return tuple(self._logs)
 
@@ -170,8 +168,7 @@ class SegmentLogStore(LogStore):
 
     def reserved_bytes(self, log: LogId) -> int:
         """Disk space that is reserved behind the log's end, for its next batches."""
-        last = self._logs[log].segments[-1]
-        return max(0, last.reserved - last.size_bytes)
+        return max(0, (last := self._logs[log].segments[-1]).reserved - last.size_bytes)
 
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
@@ -454,8 +451,6 @@ class SegmentLogStore(LogStore):
             self._unsynced.created.discard(segment)
             self._unsynced.flushed.pop(segment, None)
             self._checkpoints.forget(segment)
-
-    # The end
 
     def close(self) -> None:
         """Sync, and save the indexes of unsealed segments for the next open. Raises StoreFailed if

@@ -71,9 +71,6 @@ _CHECKED_BYTES = 64 << 10
 """A range is only checked up to this size, since the check copies it."""
 _RESERVE_AT_LEAST_BYTES = 1 << 16
 _RESERVE_AT_MOST_BYTES = 8 << 20
-_RESERVES = 16
-"""Space for a segment is reserved in so many steps at least: what the last segments of many logs
-have reserved, and do not use, is missing on a nearly full disk."""
 
 
 class Segment:
@@ -287,11 +284,10 @@ class Segment:
 
     def reserve(self, fd: int, end: int) -> None:
         """Reserve disk space up to `end` and some more, so that the next writes cannot fail for
-        lack of space either."""
+        lack of space either. Little of a segment: the disk may need the rest for other logs."""
         if end <= self.reserved:
             return
-        most = min(self.capacity // _RESERVES, _RESERVE_AT_MOST_BYTES)
-        ahead = max(min(self.reserved, most), _RESERVE_AT_LEAST_BYTES)
+        ahead = max(min(self.reserved, self.capacity // 16, _RESERVE_AT_MOST_BYTES), _RESERVE_AT_LEAST_BYTES)
         wanted = max(end, min(self.reserved + ahead, self.capacity))
         try:
             self.files.allocate(fd, self.reserved, wanted - self.reserved)
