@@ -1,15 +1,19 @@
 """Disks that can be filled: a small tmpfs, and a small ext4 on a loop device. They need the right
-to mount them; tests are skipped without it."""
+to mount them; tests are skipped without it. And a broker on such a disk."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.options import StartOptions
+from kbroker.settings.altering import BrokerConfig
 
 
 @contextmanager
@@ -50,6 +54,17 @@ def _mounted(mount_point: Path, *what: str) -> Iterator[Path]:
         yield mount_point
     finally:
         subprocess.run(["umount", "-l", str(mount_point)], check=True)
+
+
+def broker_on(disk: Path, engine: str, **config: str) -> AbstractAsyncContextManager[Broker]:
+    options = StartOptions(
+        data_dir=disk / "data",
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig(config),
+        listen=("127.0.0.1", 9092),
+    )
+    return open_broker(options)
 
 
 def free_bytes(disk: Path) -> int:

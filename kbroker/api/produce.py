@@ -192,7 +192,7 @@ class _Produce:
             if topic.name not in INTERNAL_TOPICS:
                 partition = topic.partitions[index]
                 if self._request.broker.disk_floor.is_short:
-                    if partition not in self._request.broker.append_queues.queues:
+                    if records is not None and partition not in self._request.broker.append_queues.queues:
                         partition.note_refused(records, self._now_ms)
                     self._request.broker.disk_floor.refused += 1
                     raise self._request.broker.disk_floor.refusal()

@@ -49,13 +49,10 @@ class _Refusals:
         return self._why()
 
     def _why(self) -> str | None:
-        """Asked with a damaged batch: a broker that has room refuses that one for its checksum."""
+        """Asked with a request that has no records: a broker with room refuses that differently."""
         from kbroker.errors import ErrorCode, KafkaError
-        from kbroker.formats.batches import Record, build_batch
 
-        batch = bytearray(build_batch([Record(0, 0, None, b"")]))
-        batch[-1] ^= 0xFF
-        rows = [{"name": self._topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
+        rows = [{"name": self._topic, "partition_data": [{"index": 0, "records": None}]}]
         try:
             with connect(self._bootstrap) as connection:
                 answer = connection.call(

@@ -11,6 +11,8 @@ from kbroker.share.effects import DeadLetter, Persist
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
     DEAD_LETTER_CODES,
+    HANDED_OUT_CODES,
+    PASSABLE,
     PENDING_ARCHIVING_CODES,
     UNSAVED_ARCHIVING,
 )
@@ -18,6 +20,7 @@ from kbroker.share.runs import joined_runs, runs_of
 from kbroker.share.share_writes import SharePartitionWrites
 
 _FIRST_OFFSET = attrgetter("first_offset")
+_FINISHED_BY_LETTERS = PASSABLE + DEAD_LETTER_CODES + HANDED_OUT_CODES
 
 
 class SharePartitionDeadLetters(SharePartitionWrites):
@@ -37,6 +40,14 @@ class SharePartitionDeadLetters(SharePartitionWrites):
         if self.parking is not None and (not self.parking.knows_archiving or self.parking.has_dead_letters):
             return self.parking.knows_archiving
         return self._has(*DEAD_LETTER_CODES)
+
+    def waits_for_letters(self, first: int, end_offset: int) -> bool:
+        """Whether at least half of these offsets are finished, or will be with their dead
+        letters."""
+        window = self._window
+        finished = min(window.start_offset, end_offset) - first
+        finished += window.count_of(_FINISHED_BY_LETTERS, max(first, window.start_offset), end_offset - 1)
+        return 2 * finished >= end_offset - first
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Hand out the records that are saved as ARCHIVING and are not handed out yet, in offset

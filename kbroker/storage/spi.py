@@ -358,7 +358,9 @@ class StateStore(StateReader):
 
     def least_free_bytes(self) -> int:
         """As in LogStore: what must be free on the disk so that the store can take acknowledgements
-        and removals without end, with all that it writes to keep itself small."""
+        and removals without end, with all that it writes to keep itself small. What the store has
+        taken of it meanwhile does not count any more: else its growth would use up the room that
+        the broker leaves to dead letters."""
         return LEAST_FREE_BYTES
 
     @abstractmethod

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.broker import open_broker
-from kbroker.broker.options import StartOptions
-from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.test_compaction import append, compact, keyed, stored
-from tests.small_disk import fill_the_rest, small_disk
+from tests.small_disk import broker_on, fill_the_rest, small_disk
 
 DISK_BYTES = 96 << 20
 VALUE_CHARACTERS = 50_000
@@ -24,22 +21,14 @@ CONFIGS = {
     "internal.segment.bytes": str(4 << 20),
     "min.cleanable.dirty.ratio": "0",
 }
+NO_CLEANER = {"log.cleaner.backoff.ms": "3600000"}
+NO_FLOOR = {**NO_CLEANER, "kbroker.disk.min.free.bytes": "0"}
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         yield disk
-
-
-def options_of(disk: Path, engine: str, **config: str) -> StartOptions:
-    return StartOptions(
-        data_dir=disk / "data",
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({"log.cleaner.backoff.ms": "3600000", **config}),
-        listen=("127.0.0.1", 9092),
-    )
 
 
 async def write(client: Client, topic: object, keys: Iterator[str], chooser: random.Random) -> dict[str, str]:
@@ -82,7 +71,7 @@ async def test_a_pass_leaves_what_producers_must(
 ) -> None:
     """Below kbroker.disk.min.free.bytes no pass begins."""
     chooser = random.Random(1)
-    async with open_broker(options_of(disk, engine)) as broker:
+    async with broker_on(disk, engine, **NO_CLEANER) as broker:
         client, cleaner = Client(broker), broker.log_cleaner
         topic, values = await fill(client, disk, chooser)
         fill_the_rest(disk)
@@ -96,14 +85,14 @@ async def test_a_pass_leaves_what_producers_must(
         os.unlink(disk / "ballast")
         broker.disk_floor.look()  # As it does from time to time, before it lets producers continue.
         await compact_with_room(client, topic, values, chooser)
-    async with open_broker(options_of(disk, engine)) as broker:
+    async with broker_on(disk, engine, **NO_CLEANER) as broker:
         assert await latest(Client(broker), topic) == values
 
 
 async def test_lmdb_compacts_in_pages_that_are_free(disk: Path) -> None:
     """It writes the new contents piece by piece, and each piece frees the pages of old ones."""
     chooser = random.Random(1)
-    async with open_broker(options_of(disk, "lmdb", **{"kbroker.disk.min.free.bytes": "0"})) as broker:
+    async with broker_on(disk, "lmdb", **NO_FLOOR) as broker:
         client = Client(broker)
         topic, values = await fill(client, disk, chooser)
         fill_the_rest(disk)
@@ -119,8 +108,7 @@ async def test_a_pass_without_room_is_not_repeated(
 ) -> None:
     """Each attempt would read the log again. Without a floor the pass begins on the full disk."""
     chooser = random.Random(1)
-    options = options_of(disk, engine, **{"kbroker.disk.min.free.bytes": "0"})
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine, **NO_FLOOR) as broker:
         client, cleaner = Client(broker), broker.log_cleaner
         topic, values = await fill(client, disk, chooser)
         fill_the_rest(disk)
@@ -135,14 +123,14 @@ async def test_a_pass_without_room_is_not_repeated(
         assert await latest(client, topic) == values
         os.unlink(disk / "ballast")
         await compact_with_room(client, topic, values, chooser)
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine, **NO_FLOOR) as broker:
         assert await latest(Client(broker), topic) == values
 
 
 async def test_a_pass_stops_at_the_floor(disk: Path) -> None:
     """It begins above the limit. It ends before its new segment is as large as the room above."""
     chooser = random.Random(1)
-    async with open_broker(options_of(disk, "segment")) as broker:
+    async with broker_on(disk, "segment", **NO_CLEANER) as broker:
         client, cleaner = Client(broker), broker.log_cleaner
         topic, values = await fill(client, disk, chooser)
         leave_free(disk, broker.disk_floor.statistics().floor_bytes + (1 << 19))

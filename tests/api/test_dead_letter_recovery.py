@@ -370,10 +370,10 @@ async def test_a_deleted_groups_counters_do_not_come_back(
     async with connect() as client:
         append, ended = DeadLetterWriter.append, trio.Event()
 
-        async def deleted_meanwhile(*arguments: Any) -> Any:
+        async def deleted_meanwhile(*arguments: Any, **others: Any) -> Any:
             client.broker.share_partitions.forget_group(GROUP)
             ended.set()
-            return await append(*arguments)
+            return await append(*arguments, **others)
 
         monkeypatch.setattr(DeadLetterWriter, "append", deleted_meanwhile)
         await reject(client, await prepare_dead_letters(client, 1), 0)

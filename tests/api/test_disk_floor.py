@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.broker.broker import open_broker
 from kbroker.broker.logs.disk_floor import DiskFloor
-from kbroker.broker.options import StartOptions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
-from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
 from tests.api.test_really_full_disk import batch
-from tests.small_disk import free_bytes, small_disk
+from tests.small_disk import broker_on, free_bytes, small_disk
 
 DISK_BYTES = 96 << 20
 FLOOR_BYTES = DISK_BYTES // 16
@@ -46,14 +43,7 @@ async def produce(client: Client, topic: str, records: bytes | None = None) -> E
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
 async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str) -> None:
-    options = StartOptions(
-        data_dir=disk / "data",
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         client = Client(broker)
         key = await prepare(client)
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
@@ -82,14 +72,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
 async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path) -> None:
     """Its next batch may already be in flight when space is free again. If that were accepted, the
     retry of the first one would be a sequence error, which is fatal."""
-    options = StartOptions(
-        data_dir=tmp_path / "data",
-        storage="segment",
-        state_storage="segment",
-        config=BrokerConfig({"kbroker.disk.min.free.bytes": "0"}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(tmp_path, "segment", **{"kbroker.disk.min.free.bytes": "0"}) as broker:
         client = Client(broker)
         await client.create_topic("orders")
 

@@ -3,6 +3,9 @@ finished records are removed."""
 
 from __future__ import annotations
 
+from collections import Counter
+from threading import get_ident
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +14,8 @@ from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues import held_logs
 from kbroker.broker.queues.held_logs import queue_log_start
 from kbroker.clock import wall_clock_ms
+from kbroker.storage.segment import segment
+from kbroker.storage.segment.index import SegmentIndex
 from kbroker.storage.spi import SegmentInfo
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, Member, acquired, set_up_group
@@ -182,3 +187,28 @@ class TestWorkQueue:
         async with connect(config=FAST) as client:
             await fill(client, {"kbroker.queue.retention": "workqueue"}, ())
             assert await retain(client) == 0
+
+
+async def test_the_first_look_at_old_segments_is_in_a_thread(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens a file for each of them. A queue of 100 GB has more than 10 000."""
+    async with connect(engine="segment") as client:
+        await fill(client, {"kbroker.queue.retention": "workqueue"})
+    async with connect(engine="segment") as client:
+        loop, infos = get_ident(), Counter[bool]()
+        load = segment.load_index
+
+        def watched(*arguments: Any) -> SegmentIndex:
+            infos[get_ident() == loop] += 1
+            return load(*arguments)
+
+        monkeypatch.setattr(segment, "load_index", watched)
+        broker = client.broker
+        topic = broker.topics.by_name("orders")
+        assert topic is not None
+        await apply_retention(
+            broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records
+        )
+        assert infos[False] > 3
+        assert not infos[True]

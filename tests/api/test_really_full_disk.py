@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.broker import Broker
 from kbroker.broker.logs.retention import apply_retention
-from kbroker.broker.options import StartOptions
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.batches import Record, build_batch
-from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, rows, sent, set_up_group
 from tests.broker.appending import append
-from tests.small_disk import fill_the_rest, small_disk
+from tests.small_disk import broker_on, fill_the_rest, small_disk
 
 DISK_BYTES = 64 << 20
 
@@ -33,14 +31,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
     """Not with RocksDB and SQLite: see docs/durability.md."""
-    options = StartOptions(
-        data_dir=disk / "data",
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         client = Client(broker)
         for name in ("full", "kept"):
             await client.create_topic(name)
@@ -53,21 +44,14 @@ async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
         assert deleted.error_code is ErrorCode.none
         for _ in range(10):
             await append(client.partition("kept"), batch(100_000))
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         assert [topic.name for topic in broker.topics] == ["kept"]
         assert Client(broker).partition("kept").high_watermark == 11
 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(disk: Path, engine: str) -> None:
-    options = StartOptions(
-        data_dir=disk / "data",
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         await Client(broker).create_topic("full")
         await produce_until_full(broker)
         reserve = disk / "data" / "reserve"
@@ -75,7 +59,7 @@ async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(dis
         os.link(reserve, disk / "left")
     (disk / "left").rename(reserve)  # as if the broker had been killed
     fill_the_rest(disk)
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         assert 0 < reserve.stat().st_size < size_bytes, "reserved again, from the free space"
         (deleted,) = (
             await Client(broker).call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])
@@ -84,14 +68,7 @@ async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(dis
 
 
 async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) -> None:
-    options = StartOptions(
-        data_dir=disk / "data",
-        storage="segment",
-        state_storage="segment",
-        config=BrokerConfig({}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(disk, "segment") as broker:
         client = Client(broker)
         for name in ("full", "empty"):
             await client.create_topic(name)
@@ -111,14 +88,7 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_a_held_job_does_not_keep_the_disk_full(disk: Path, engine: str) -> None:
     """It is kept, using the reserved space, and all finished records are removed."""
-    options = StartOptions(
-        data_dir=disk / "data",
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({}),
-        listen=("127.0.0.1", 9092),
-    )
-    async with open_broker(options) as broker:
+    async with broker_on(disk, engine) as broker:
         client = Client(broker)
         configs = {"kbroker.queue.retention": "workqueue", "internal.segment.bytes": str(4 << 20)}
         row = await client.create_topic("full", configs=configs)

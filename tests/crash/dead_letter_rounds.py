@@ -41,6 +41,7 @@ from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
 from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import Faults, Recording
 from tests.reject_reasons import with_reasons
+from tests.small_disk import fill_the_rest
 
 REJECTED, EXHAUSTED, RECORDS = {1, 4, 5}, {2}, 6
 WITHOUT_REASON = 4
@@ -52,6 +53,10 @@ FINAL_STATES = {2, 4}
 MEMBER = "m"
 PATIENCE_S = 60.0
 NEVER = 1 << 40
+SMALL_DISK_BYTES, NO_LETTERS_BYTES = 512 << 20, 12 << 20
+"""With so little free, every engine takes acknowledgements, and the budget of dead letters has no
+room."""
+NO_ROOM = "wait for room on the disk"
 _rejections = count()
 
 
@@ -138,6 +143,35 @@ class Rounds:
             self._work_until_killed(round_, "recovery")
         self._start()
         self.work(round_)
+
+    def run_refused(self, disk: Path, first: int) -> None:
+        """The disk has no room for the dead letters of the round, in this life and in the next.
+        When it has, kill before call `first` of the flow; judge."""
+        round_ = self.begin()
+        ballast = fill_the_rest(disk, but_bytes=NO_LETTERS_BYTES)
+        self.share_until_refused(round_, times=1)
+        self.broker.kill9()
+        self.kills["refused"] += 1
+        self._start()
+        self.share_until_refused(round_, times=2)
+        with self.broker.connect() as connection:
+            assert found(connection, round_) == {}
+        self.faults.arm_kill(first)
+        ballast.unlink()
+        self._work_until_killed(round_, "flow")
+        self._start()
+        self.work(round_)
+
+    def share_until_refused(self, round_: Round, times: int) -> None:
+        """Until the group is done with its records, and the log has told of each life that dead
+        letters wait."""
+        deadline, line = time.monotonic() + PATIENCE_S, f"{round_.group}:{round_.topic}-0: "
+        with self.broker.connect() as connection:
+            for epoch in range(0, 1 << 30, 2):
+                told = [each for each in self.broker.logs().splitlines() if line in each and NO_ROOM in each]
+                if not share(connection, round_, epoch) and len(told) == times:
+                    return
+                assert time.monotonic() < deadline, self.broker.log_tail()
 
     def begin(self) -> Round:
         with self.broker.connect() as connection:

@@ -3,13 +3,15 @@ persisters: each poison record is in the queue exactly once, with the reason of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.crash.dead_letter_rounds import POISON, Rounds, rounds_on
+from tests.crash.dead_letter_rounds import POISON, SMALL_DISK_BYTES, Rounds, rounds_on
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
+from tests.small_disk import small_disk
 
 ROUNDS = 80
 FEWEST_CALLS = 18
@@ -38,6 +40,24 @@ def test_poison_is_in_the_queue_once(engine: str, persister: str, tmp_path: Path
     points = [(4 + 7 * number, None), (28 - 5 * number, 20 + 9 * number)]
     with rounds_on(tmp_path, engine, seed=1, persister=persister) as rounds:
         run(rounds, points, progress)
+
+
+@pytest.mark.parametrize("points", [(1, 4), pytest.param(range(2, 10), marks=pytest.mark.full)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_letters_that_a_full_disk_has_refused(
+    engine: str, points: Sequence[int], tmp_path: Path, progress: Progress
+) -> None:
+    """kill -9 while they wait, with their cursor saved, and again while they are appended."""
+    progress.begin(f"refused dead letters, {engine}", "round", len(points))
+    with (
+        small_disk(tmp_path / "disk", SMALL_DISK_BYTES) as disk,
+        rounds_on(disk, engine, seed=3) as rounds,
+    ):
+        for first in points:
+            rounds.run_refused(disk, first)
+            progress.step()
+        rounds.judge()
+        assert rounds.kills == {"refused": len(points), "flow": len(points)}
 
 
 @pytest.mark.full

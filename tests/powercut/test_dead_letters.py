@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from kbroker.testing.broker import RunningBroker
-from tests.crash.dead_letter_rounds import Rounds, config_for, rounds_on
+from tests.crash.dead_letter_rounds import (
+    NO_LETTERS_BYTES,
+    SMALL_DISK_BYTES,
+    Rounds,
+    config_for,
+    rounds_on,
+)
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 from tests.powercut.disk import Disk, save
 from tests.powercut.recording import Entry, read_log
+from tests.small_disk import fill_the_rest, small_disk
 
 
 def engines(quick: str) -> list[Any]:
@@ -62,6 +69,29 @@ def test_poison_is_in_the_queue_once_after_a_power_cut(
     rounds, entries, before = record(home, engine, persister)
     chooser = random.Random(count)
     positions = sorted(chooser.randint(before, len(entries)) for _ in range(count))
+    cut(rounds, entries, positions, home, progress)
+
+
+@pytest.mark.parametrize(("engine", "count"), engines("lmdb"))
+def test_letters_that_a_full_disk_has_refused(
+    engine: str, count: int, home: Path, progress: Progress
+) -> None:
+    """A cut while they wait, with their cursor saved, and others when the disk has room again."""
+    progress.begin(f"refused dead letters, {engine}", "cut", count)
+    with small_disk(home / "disk", SMALL_DISK_BYTES) as disk:
+        with rounds_on(disk, engine, seed=0) as rounds:
+            round_ = rounds.begin()
+            ballast = fill_the_rest(disk, but_bytes=NO_LETTERS_BYTES)
+            rounds.share_until_refused(round_, times=1)
+            refused = len(list(read_log(disk / "record.log")))
+            ballast.unlink()
+            rounds.work(round_)
+        entries, chooser = list(read_log(disk / "record.log")), random.Random(count)
+    positions = [refused, *sorted(chooser.randint(refused, len(entries)) for _ in range(count - 1))]
+    cut(rounds, entries, positions, home, progress)
+
+
+def cut(rounds: Rounds, entries: list[Entry], positions: list[int], home: Path, progress: Progress) -> None:
     disk, done = Disk(names_by_fsync=lambda path: "rocksdb/" in path), 0
     for number, position in enumerate(positions):
         for entry in entries[done:position]:

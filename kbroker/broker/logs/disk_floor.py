@@ -7,8 +7,10 @@ KAFKA_STORAGE_ERROR, creates no topics and partitions, and the cleaner of compac
 more. Everything else continues.
 
     free bytes   ─────────────────── floor     producers, new topics, compaction stop here
-                   dead letters
-                 ─────────────────── half of it for queues, the rest for other topics
+                   dead letters                of all queues and topics
+                 ─ ─ ─ ─ ─ ─ ─ ─ ─ ─
+                   dead letters                of one queue at a time
+                 ───────────────────
                    records kept beside logs
                  ───────────────────
                    acknowledgements, retention and what the stores need (least_free_bytes)
@@ -16,10 +18,12 @@ more. Everything else continues.
 Dead letters are as large as their jobs. They are admitted by their bytes, before they are appended,
 from one budget: half of the setting. So they never take what acknowledgements and retention need.
 The segments of queues are at most a quarter of that budget: the dead letters of a whole segment
-fit, and then the segment is removed.
+fit, and then the segment is removed. If many queues shared all of the budget, each could get too
+little for a segment, and none would ever be removed. So one queue at a time gets the last half.
 
 The files of some engines do not shrink. The room that removed records have left in them counts as
-well: below the floor, it is all that retention can make.
+well: below the floor, it is all that retention can make. A large batch may not fit into the holes
+there, so that such a file grows nevertheless. It must not grow into what the state store needs.
 
 One task reads how much is free, so that a Produce request costs no call for it. It looks again
 before a fast disk could fill what is left: every few milliseconds near the floor, every few seconds
@@ -126,22 +130,32 @@ class DiskFloor:
 
     # -- dead letters, and records that are kept
 
-    def letter_room(self, *, frees_segments: bool) -> int:
-        """How many bytes of dead letters may be appended now. `frees_segments`: their records are
-        those of a queue, so that their segments are removed. Letters of other topics leave half of
-        the budget to these."""
-        return self._room(self._letter_bytes if frees_segments else self._letter_bytes // 2)
+    def letter_room(self, *, last_half: bool) -> int:
+        """How many bytes of dead letters may be appended now. `last_half`: also those that are left
+        to one queue at a time."""
+        return self._room(self._letter_bytes if last_half else self._letter_bytes // 2)
 
     def kept_room(self) -> int:
         """How many bytes of records may be kept beside a log now, so that its segments are removed.
-        That frees more than it takes, so it may go further than letters, and a little always."""
+        That frees more than it takes, so it may go further than letters, and a little always: less
+        where it takes space beside a file that does not shrink."""
         room = self._room(self._letter_bytes + self._letter_bytes // _SEGMENTS)
-        return max(room, _LEAST_KEPT_BYTES)
+        return max(room, _LEAST_KEPT_BYTES // (16 if self.has_holes_only else 1))
 
     def _room(self, below_floor_bytes: int) -> int:
         if not self._least_bytes:
             return _PLENTY
-        return self.free_bytes() - self._promised_bytes - (self._floor() - below_floor_bytes)
+        try:
+            room = min(self.free_bytes() - (self._floor() - below_floor_bytes), self._beside_logs())
+        except OSError:
+            return 0
+        return room - self._promised_bytes
+
+    @property
+    def has_holes_only(self) -> bool:
+        """Whether what the log engine writes should fit into holes of its files: the disk has
+        little beside them."""
+        return self.is_short and self._logs.reusable_bytes() > 0
 
     @contextmanager
     def promised(self, size_bytes: int) -> Iterator[None]:

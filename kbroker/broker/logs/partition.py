@@ -241,7 +241,7 @@ class Partition(ReadablePartition):
         batch = bytearray(view) if view.readonly else view
         return self._stamped(batch, header, has_producer, now_ms, on_done)
 
-    def note_refused(self, records: bytes | memoryview | None, now_ms: int) -> None:
+    def note_refused(self, records: bytes | memoryview, now_ms: int) -> None:
         """Note that a batch was refused for lack of space: a producer that is still unknown must
         repeat it before it sends others. Raises BadBatch."""
         header = read_batch(records)

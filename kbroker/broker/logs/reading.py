@@ -55,6 +55,7 @@ class ReadablePartition:
         self._cold_ends: tuple[int, ...] = ()
         """The offsets at which recent cold reads ended, or those that continued them."""
         self._next_report_s = -math.inf
+        self._knows_segments = not store.may_block
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """Whole batches of [offset, end_offset) as LogReader.read returns them; a cold read runs in
@@ -191,6 +192,20 @@ class ReadablePartition:
 
     def segments(self) -> Sequence[SegmentInfo]:
         return self._store.segments(self.log)
+
+    async def load_segments(self) -> Sequence[SegmentInfo]:
+        """As `segments`. An engine may have to open a file for each segment of an earlier life, so
+        the first call looks in a thread. Empty if the topic is deleted meanwhile."""
+        if self._knows_segments:
+            return self.segments()
+        try:
+            found = await trio.to_thread.run_sync(self.segments)
+        except KeyError:
+            if not self.deleted:
+                raise
+            return ()
+        self._knows_segments = True
+        return () if self.deleted else found
 
     def find_by_timestamp(self, timestamp_ms: int) -> int | None:
         return None if self.deleted else self._store.find_by_timestamp(self.log, timestamp_ms)

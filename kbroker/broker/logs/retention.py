@@ -79,7 +79,9 @@ async def apply_retention(
         return False
     if "delete" not in config[CLEANUP_POLICY]:
         return False
-    segments = partition.segments()
+    segments = await partition.load_segments()
+    if not segments:
+        return False
     start = new_log_start(
         segments,
         retention_ms=config["retention.ms"],

@@ -27,7 +27,6 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import BatchHeader, Record, encoded_size, read_header, stored_records
 from kbroker.formats.compression import CorruptPayload, TooLarge
 from kbroker.settings.altering import BrokerConfig
-from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.dead_letter import (
     MESSAGES,
     Contents,
@@ -47,7 +46,7 @@ _COPIED_BYTES: Final = 8 << 20
 """Limit for the records of a portion, which the last one may exceed: batches that are small on disk
 may hold large records."""
 _EVERYTHING = (1 << 63) - 1
-_LEAST_BATCH_BYTES: Final = 128 << 10
+LEAST_BATCH_BYTES: Final = 128 << 10
 """Dead letters are packed into batches of this size at least, however little room there is."""
 _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
@@ -94,13 +93,7 @@ class DeadLetterWriter:
     def __init__(self, topics: Topics, config: BrokerConfig, disk_floor: DiskFloor) -> None:
         self._topics = topics
         self._config = config
-        self._disk_floor = disk_floor
-
-    def room_for(self, source: Partition) -> int:
-        """How many bytes of dead letters for records of `source` the disk has room for now."""
-        topic = self._topics.by_id(source.log.topic_id)
-        frees_segments = topic is not None and topic.config[QUEUE_RETENTION] != "time"
-        return self._disk_floor.letter_room(frees_segments=frees_segments)
+        self.disk_floor = disk_floor
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
         """The partition for dead letters of `source`, or why there can be none. Creates the topic
@@ -145,15 +138,15 @@ class DeadLetterWriter:
                 raise NotYet(f"topic {name} is being made") from error
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
-    async def append(self, target: Partition, source: Partition, batches: Sequence[EncodedBatch]) -> Written:
-        """Append the result of encode_letters(), as far as the disk has room for it, even beyond
-        max.message.bytes and segment.bytes of the topic. Returns when it is durable or cannot be
-        written."""
-        room, size_bytes, admitted = self.room_for(source), 0, 0
+    async def append(self, target: Partition, batches: Sequence[EncodedBatch], *, last_half: bool) -> Written:
+        """Append the result of encode_letters(), as far as the disk has room for it
+        (DiskFloor.letter_room), even beyond max.message.bytes and segment.bytes of the topic.
+        Returns when it is durable or cannot be written."""
+        room, size_bytes, admitted = self.disk_floor.letter_room(last_half=last_half), 0, 0
         while admitted < len(batches) and size_bytes + len(batches[admitted].data) <= room:
             size_bytes += len(batches[admitted].data)
             admitted += 1
-        with self._disk_floor.promised(size_bytes):
+        with self.disk_floor.promised(size_bytes):
             written = await self._append(target, batches[:admitted])
         if admitted < len(batches) and written.error is None:
             return written._replace(error=_no_room(batches, batches[admitted]))
@@ -206,12 +199,12 @@ async def encode_letters(
     records: Mapping[int, Record],
     contents: Contents,
     reasons: Mapping[int, Reason],
-    room_bytes: int,
+    batch_bytes: int,
 ) -> list[EncodedBatch]:
-    """One dead letter for each record, in batches as large as the topic and the disk allow, in the
-    codec that the topic asks for. A larger letter gets a batch of its own, compressed unless the
-    topic forbids it. Runs in a thread if there are records to copy, or batches to compress."""
-    now_ms, most_bytes = wall_clock_ms(), max(room_bytes, _LEAST_BATCH_BYTES)
+    """One dead letter for each record, in batches as large as the topic and `batch_bytes` allow, in
+    the codec that the topic asks for. A larger letter gets a batch of its own, compressed unless
+    the topic forbids it. Runs in a thread if there are records to copy, or batches to compress."""
+    now_ms = wall_clock_ms()
     max_bytes = min(rules.max_message_bytes, rules.segment_bytes)
 
     def letter_at(origin: Origin) -> Record:
@@ -226,7 +219,7 @@ async def encode_letters(
                 encode(batch, max_bytes, rules.codec, rules.codec_level),
                 tuple(letter.offset for letter in batch),
             )
-            for batch in pack(map(letter_at, origins), min(max_bytes, most_bytes))
+            for batch in pack(map(letter_at, origins), min(max_bytes, batch_bytes))
         ]
 
     takes_long = bool(records or reasons or rules.codec)
@@ -260,7 +253,7 @@ class NoRoom(Exception):
 
 def _no_room(batches: Sequence[EncodedBatch], first: EncodedBatch) -> NoRoom:
     letters = sum(len(batch.offsets) for batch in batches)
-    needs_bytes = len(first.data) if len(first.offsets) == 1 else min(len(first.data), _LEAST_BATCH_BYTES)
+    needs_bytes = len(first.data) if len(first.offsets) == 1 else min(len(first.data), LEAST_BATCH_BYTES)
     return NoRoom(needs_bytes, sum(len(batch.data) for batch in batches) / letters)
 
 

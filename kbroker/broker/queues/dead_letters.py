@@ -42,6 +42,7 @@ from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
+from kbroker.broker.queues.dead_letter_room import LetterRoom, is_kept_for_groups
 from kbroker.broker.queues.dead_letter_work import Work
 from kbroker.broker.queues.dead_letter_writer import (
     NEEDS_KEYS,
@@ -63,7 +64,6 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
-from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.share.runs import runs_of
@@ -112,6 +112,7 @@ class DeadLetters(DeadLetterHooks):
         self._share_partitions = share_partitions
         self._persister = persister
         self._writer = writer
+        self._room = LetterRoom(topics, writer.disk_floor)
         self._commits = commits
         self._works: dict[Key, Work] = {}
         self._groups: dict[str, GroupDeadLetters] = {}
@@ -378,10 +379,11 @@ class DeadLetters(DeadLetterHooks):
         _have_cursor, KafkaError, NoRoom, and CannotCopy if only records that cannot be copied are
         left."""
         count = sum(letter.last_offset - letter.first_offset + 1 for letter in letters)
-        room_bytes = self._writer.room_for(loaded.partition)
-        if work.no_room is not None and room_bytes < work.no_room.needs_bytes:
+        try:
+            room = self._room.find(work, loaded, letters[0].first_offset)
+        except NoRoom:
             work.waiting = count
-            raise NoRoom(work.no_room.needs_bytes, work.no_room.letter_bytes)
+            raise
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, NoDeadLetter):
@@ -389,14 +391,17 @@ class DeadLetters(DeadLetterHooks):
             self._counters(work).refuse(str(work), target.reason, len(refused))
             return refused, None
         await self._have_cursor(work, target)
-        causes = dict(islice((each for each in _each(letters) if each[0] not in work.stuck), OFFSETS_AT_ONCE))
+        eligible = (
+            each for each in _each(letters) if each[0] < room.end_offset and each[0] not in work.stuck
+        )
+        causes = dict(islice(eligible, OFFSETS_AT_ONCE))
         if not causes:
             raise CannotCopy(work.key[0], f"{work.topic}-{work.key[1].partition}", work.stuck)
         portion = Portion(max(causes), {})
         if any(queue.contents):
             portion = await read_records(loaded.partition, list(causes))
             portion = await self._with_kept(loaded, list(causes), portion)
-        if queue.contents.key_and_value and self._is_kept_for_groups(work):
+        if queue.contents.key_and_value and is_kept_for_groups(self._topics, loaded.partition):
             work.stuck.update(portion.unread)
         origins = [
             origin_at(work.key[0], loaded.partition, offset, causes[offset])
@@ -409,12 +414,14 @@ class DeadLetters(DeadLetterHooks):
             origins = [each for each in origins if each.offset not in keyless]
         reasons = await reasons_of(self._persister, *work.key, [each.offset for each in origins])
         batches = await encode_letters(
-            target.topic.rules, origins, portion.records, queue.contents, reasons, room_bytes
+            target.topic.rules, origins, portion.records, queue.contents, reasons, room.batch_bytes
         )
         if loaded.gone:
             return set(), None
-        written = await self._writer.append(target, loaded.partition, batches)
+        written = await self._writer.append(target, batches, last_half=room.is_last_half)
         no_room = written.error if isinstance(written.error, NoRoom) else None
+        if room.is_last_half and no_room is None:
+            no_room = work.no_room  # Other letters have no room yet.
         self._note_room(work, loaded, no_room, count - len(written.offsets))
         without_copy = sum(offset not in portion.records for offset in written.offsets)
         self._counters(work).written(str(work), written, without_copy if queue.contents.key_and_value else 0)
@@ -430,12 +437,6 @@ class DeadLetters(DeadLetterHooks):
         if engine is not None and engine.letters_wait != (no_room is not None):
             engine.letters_wait = no_room is not None
             loaded.waiters.wake_all()
-
-    def _is_kept_for_groups(self, work: Work) -> bool:
-        """Whether the topic keeps its records only until the group is done with them. Then a dead
-        letter without a copy would lose the record."""
-        topic = self._topics.by_id(work.key[1].topic_id)
-        return topic is not None and topic.config[QUEUE_RETENTION] != "time"
 
     async def _with_kept(
         self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion

@@ -238,8 +238,8 @@ class LmdbEnvironment:
         def work(transaction: Transaction) -> int:
             main, file_pages = self._env.stat(), self._env.info()["last_pgno"] + 1
             used = main["branch_pages"] + main["leaf_pages"] + main["overflow_pages"]
-            # The values of the unnamed database describe the named ones.
-            used += sum(sum(_PAGES.unpack(value)) for _, value in transaction.cursor())
+            if self._max_handles:  # The values of the unnamed database describe the named ones.
+                used += sum(sum(_PAGES.unpack(value)) for _, value in transaction.cursor())
             return max(0, file_pages - used) * main["psize"]
 
         return self.read(work)

@@ -31,7 +31,7 @@ from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay,
 from kbroker.storage.lmdb.environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.lmdb.state_map import StateMap, piece_over, put_all
 from kbroker.storage.segment import log_store as segment_store
-from kbroker.storage.segment.state_log import LOG, bounds_of, read_changes
+from kbroker.storage.segment.state_log import LOG, bounds_of, read_changes, reserved_bytes
 from kbroker.storage.segment.state_log_records import to_record
 from kbroker.storage.spi import (
     ON_DISK,
@@ -286,8 +286,11 @@ class LmdbStateStore(_Moments, StateStore):
                 self._log.trim(LOG, position)
 
     def least_free_bytes(self) -> int:
-        """The redo log beside the one that is being moved, and the pages that a move replaces."""
-        return 3 * self._most_redo_bytes + MOVE_BYTES
+        """What the redo log may still grow by beside the one that is being moved, and what LMDB's
+        file may grow by for the pages that a move replaces."""
+        taken = sum(segment.size_bytes for segment in self._log.segments(LOG)) + reserved_bytes(self._log)
+        growth_bytes = max(0, MOVE_BYTES - self._env.reusable_bytes())
+        return max(0, 3 * self._most_redo_bytes - taken) + growth_bytes
 
     def statistics(self) -> LmdbStatistics:
         return self._env.statistics()

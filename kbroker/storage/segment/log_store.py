@@ -153,8 +153,6 @@ class SegmentLogStore(LogStore):
         self._checkpoints.write_due(len(self._logs) + len(self._sealing.waiting))
         found.report(self._directory, len(self._logs))
 
-    # Reading
-
     def logs(self) -> Sequence[LogId]:
         return tuple(self._logs)
 
@@ -167,6 +165,10 @@ class SegmentLogStore(LogStore):
 
     def tail_offset(self, log: LogId) -> int:
         return self._logs[log].segments[-1].base_offset
+
+    def reserved_bytes(self, log: LogId) -> int:
+        """Disk space that is reserved behind the log's end, for its next batches."""
+        return max(0, (last := self._logs[log].segments[-1]).reserved - last.size_bytes)
 
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
@@ -449,8 +451,6 @@ class SegmentLogStore(LogStore):
             self._unsynced.created.discard(segment)
             self._unsynced.flushed.pop(segment, None)
             self._checkpoints.forget(segment)
-
-    # The end
 
     def close(self) -> None:
         """Sync, and save the indexes of unsealed segments for the next open. Raises StoreFailed if

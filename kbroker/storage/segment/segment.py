@@ -284,10 +284,10 @@ class Segment:
 
     def reserve(self, fd: int, end: int) -> None:
         """Reserve disk space up to `end` and some more, so that the next writes cannot fail for
-        lack of space either."""
+        lack of space either. Little of a segment: the disk may need the rest for other logs."""
         if end <= self.reserved:
             return
-        ahead = min(max(self.reserved, _RESERVE_AT_LEAST_BYTES), _RESERVE_AT_MOST_BYTES)
+        ahead = max(min(self.reserved, self.capacity // 16, _RESERVE_AT_MOST_BYTES), _RESERVE_AT_LEAST_BYTES)
         wanted = max(end, min(self.reserved + ahead, self.capacity))
         try:
             self.files.allocate(fd, self.reserved, wanted - self.reserved)

@@ -9,6 +9,7 @@ from uuid import UUID
 from kbroker.errors import StoreFailed
 from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.formats.compression import CorruptPayload
+from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.state_log_records import batch_changes
 from kbroker.storage.spi import Change, LogBounds, LogId, LogReader
 
@@ -21,6 +22,11 @@ def bounds_of(log: LogReader) -> LogBounds:
         return log.bounds(LOG)
     except KeyError:
         return LogBounds(0, 0)  # a store that was never written
+
+
+def reserved_bytes(log: LogReader) -> int:
+    """Disk space that the log has taken behind its end, for its next records."""
+    return log.reserved_bytes(LOG) if isinstance(log, SegmentLogStore) else 0
 
 
 def read_changes(log: LogReader, offset: int, end_offset: int) -> tuple[list[Change], int]:

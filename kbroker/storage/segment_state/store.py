@@ -37,7 +37,7 @@ from kbroker.formats.batches import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, ON_DISK_END
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.reader import SegmentLogReader
-from kbroker.storage.segment.state_log import LOG, read_changes
+from kbroker.storage.segment.state_log import LOG, read_changes, reserved_bytes
 from kbroker.storage.segment.state_log_records import to_record
 from kbroker.storage.segment_state import overlaid_map
 from kbroker.storage.segment_state.memory_map import MemoryMap
@@ -258,10 +258,11 @@ class LogStateStore(StateStore):
 
     def least_free_bytes(self) -> int:
         """What the log grows by before it is rewritten, the live entries that are written again,
-        and what moves to LMDB."""
+        and what moves to LMDB. The space that the log has reserved for it is taken already."""
         live_bytes = self._map.live_bytes + self._on_disk.waiting_bytes
         until_rewrite = max(SMALLEST_DEAD_BYTES, live_bytes) - (self._log_bytes - live_bytes)
-        return max(0, until_rewrite) + live_bytes + _LEAST_BESIDE_BYTES
+        growth_bytes = max(0, until_rewrite) + live_bytes + _LEAST_BESIDE_BYTES
+        return max(0, growth_bytes - reserved_bytes(self._log))
 
     def statistics(self) -> LogStateStatistics:
         on_disk = self._on_disk

@@ -27,7 +27,7 @@ import trio
 from kbroker.broker.broker import open_broker
 from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.options import StartOptions
-from kbroker.broker.queues import dead_letter_writer, dead_letters
+from kbroker.broker.queues import dead_letter_room, dead_letter_writer, dead_letters
 from kbroker.errors import NoSpace
 from kbroker.formats.parked_records import REASON
 from kbroker.formats.state import DeadLetterKey, ParkedKey, read_entries
@@ -303,14 +303,15 @@ async def test_while_the_disk_has_room_for_few_dead_letters_only(
     crash may come at each moment in between."""
     chooser, refusals = Random(1), []
 
-    def room(_: DiskFloor, *, frees_segments: bool) -> int:
+    def room(_: DiskFloor, *, last_half: bool) -> int:
         if chooser.random() < 0.5:
-            refusals.append(frees_segments)
+            refusals.append(last_half)
             return 0
         return 9500
 
     monkeypatch.setattr(DiskFloor, "letter_room", room)
-    monkeypatch.setattr(dead_letter_writer, "_LEAST_BATCH_BYTES", 1)
+    monkeypatch.setattr(dead_letter_writer, "LEAST_BATCH_BYTES", 1)
+    monkeypatch.setattr(dead_letter_room, "LEAST_BATCH_BYTES", 1)
     monkeypatch.setattr(dead_letters, "ROOM_RETRY_S", 0.01)
     moments = await first_life(tmp_path, persister)
     assert len(refusals) > len(POISON)
