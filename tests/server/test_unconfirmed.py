@@ -131,7 +131,6 @@ async def test_the_next_request_of_the_connection_sees_the_batch(tmp_path: Path,
 
 async def test_a_failed_sync_ends_the_connection(tmp_path: Path) -> None:
     async with producing(tmp_path) as (world, partition, stream):
-
         may_fail = threading.Event()
 
         def fail() -> None:
