@@ -33,6 +33,7 @@ from kbroker.settings.queue import (
     PAUSED,
     PREFETCH,
     PRIORITIES,
+    QUEUE_CONFIGS,
     REDELIVERY_DELAY,
     REDELIVERY_JITTER,
     REDELIVERY_MAX,
@@ -238,6 +239,7 @@ class Configs:
             priorities=tuple(parse_priorities(config[PRIORITIES]).items()),
             ordered=is_ordered,
             read_committed=config["share.isolation.level"] == "read_committed",
+            is_queue=any(config[each.name] != each.default_value() for each in QUEUE_CONFIGS),
         )
         return settings
 

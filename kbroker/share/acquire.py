@@ -29,7 +29,7 @@ from kbroker.makers import maker
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
-from kbroker.share.record_state import AVAILABLE, BEHIND, HOLE, WAITING
+from kbroker.share.record_state import AVAILABLE, BEHIND, HOLE, WAITING, given_back
 
 __all__ = ["AcquireMode", "Acquisition", "Control"]
 
@@ -43,6 +43,7 @@ _range = maker(AcquiredRange, tuple[int, int, int])
 """Where batches are small, there is one for each batch."""
 _AVAILABLE_BYTE = bytes([AVAILABLE])
 _DELIVERED = re.compile(rb"[^\0]")
+_LOOKED_AT = 2000
 
 
 class AcquireMode(IntEnum):
@@ -59,6 +60,7 @@ class Acquisition:
     """One member's turn at one share-partition.
 
     - `discarded`: runs of AVAILABLE records that the log no longer has.
+    - `given_up`: runs of records that have reached a lowered delivery limit.
     - `throttled`: nothing may follow in this response, because a record of it is near its delivery
       limit.
     """
@@ -75,6 +77,7 @@ class Acquisition:
         "_settings",
         "_window",
         "discarded",
+        "given_up",
         "ranges",
         "redelivered",
         "taken",
@@ -102,12 +105,13 @@ class Acquisition:
         self.taken = 0
         self.ranges: list[AcquiredRange] = []
         self.discarded: list[tuple[int, int]] = []
+        self.given_up: list[tuple[int, int]] = []
         self.redelivered = 0
         self.throttled = False
 
     def run(self, fetch_offset: int, batches: Batches, follows: int) -> None:
         """Acquire from these batches, which a read at `fetch_offset` returned. `follows`: how many
-        records of the share-partition the response already has."""
+        records the response already has that no suspect one may follow."""
         window, self._batches, self._follows = self._window, batches, follows
         base, last = batches[0][0], batches[-1][1]
         start_offset, end_offset = window.start_offset, window.end_offset
@@ -179,22 +183,23 @@ class Acquisition:
                 passes = self._given_back_only or self._settings.scans
                 if window.gap_open and first <= min(end, last) and not passes:
                     end = self._new_data(first, min(end, last))
-            elif window.states.find(AVAILABLE, i, stop) >= 0:
+            elif (i := window.states.find(AVAILABLE, i, stop)) >= 0:
                 self._deliver_again(i, stop, end)
             position = end + 1
 
     def _deliver_again(self, i: int, j: int, batch_end: int) -> None:
         """Column indexes i..j-1 of one cached batch."""
-        window, limit = self._window, self._settings.delivery_count_limit
+        window, limit, is_queue = self._window, self._settings.delivery_count_limit, self._settings.is_queue
         states, counts = window.states, window.counts
+        if is_queue and window.highest_count >= limit and throttle.has_reached(states, counts, i, j, limit):
+            self._give_up(i, limit)
         room = self._max_records - self.taken if self._by_record else j - i
-        if window.highest_count >= throttle.threshold(limit) and throttle.is_suspect(
-            states, counts, i, j, limit
-        ):
+        suspect_from = throttle.threshold(limit, is_queue=is_queue)
+        if window.highest_count >= suspect_from and throttle.has_reached(states, counts, i, j, suspect_from):
             if not (self._follows or self.taken):
                 size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
                 for start, stop in throttle.pick(
-                    states, counts, i, j, batch_size=size, delivery_limit=limit, room=room
+                    states, counts, i, j, batch_size=size, delivery_limit=limit, is_queue=is_queue, room=room
                 ):
                     self._grant(start, stop)
             self.throttled = True
@@ -220,6 +225,17 @@ class Acquisition:
                     if count or not self._given_back_only:
                         self._grant(i, i + size)
                     i += size
+
+    def _give_up(self, i: int, limit: int) -> None:
+        """Records from i on that have reached the delivery limit end as if they had returned now.
+        Few are left for later, as each turn is a write."""
+        window = self._window
+        by_count = given_back(limit, self._settings.dead_letter_queue)
+        begin = window.base + i
+        for first, last, state, count in window.runs(begin, min(begin + _LOOKED_AT, window.end_offset)):
+            if state == AVAILABLE and count >= limit:
+                window.exhausted += window.give_back(first, last, by_count)
+                self.given_up.append((first, last))
 
     def _grant(self, i: int, j: int) -> None:
         """One entry: indexes i..j-1, AVAILABLE with one delivery count."""

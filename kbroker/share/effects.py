@@ -107,6 +107,9 @@ class ShareSettings:
       `scans`.
     - `read_committed`: members get no records of open and aborted transactions. The reader of the
       log sees to that.
+    - `is_queue`: one of a work queue's settings has not its default. Then the last attempt delivers
+      a record alone at every limit (throttle.py), and a record that has reached the limit, because
+      it was lowered, is given up instead of delivered.
     """
 
     delivery_count_limit: int = 5
@@ -127,6 +130,7 @@ class ShareSettings:
     ttl_ms: int = 0
     ordered: bool = False
     read_committed: bool = False
+    is_queue: bool = False
 
     @property
     def works_alone(self) -> bool:

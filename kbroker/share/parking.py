@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop
+from itertools import islice
 from math import ceil
 from operator import attrgetter
 from typing import NamedTuple
@@ -44,6 +45,7 @@ from kbroker.share.parked_saving import ParkedSaving
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
 
 _offset = attrgetter("offset")
+_GIVEN_UP_AT_ONCE = 300
 
 
 class RanOutHere(NamedTuple):
@@ -178,29 +180,54 @@ class Parking(ParkedSaving):
         their number."""
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
         for entry in entries:
-            if not settings.dead_letter_queue:
-                self._remove(entry)
-                continue
-            self._leave_line(entry)
-            entry.lane, entry.due_ms, entry.expired = Lane.ARCHIVING, 0, True
-            self._line_up(entry)
-            entry.code = Code.UNSAVED_ARCHIVING
-            self._unsaved[entry.offset] = None
+            entry.expired = settings.dead_letter_queue
+            self._give_up_ready(entry, settings)
         return len(entries)
 
+    def _give_up_exhausted(self, settings: ShareSettings) -> None:
+        """Not only those that were about to be delivered, as each turn is a write."""
+        limit = settings.delivery_count_limit
+        exhausted = (entry for entry in self._ready.values() if entry.count >= limit)
+        for entry in list(islice(exhausted, _GIVEN_UP_AT_ONCE)):
+            self._give_up_ready(entry, settings)
+            self.exhausted += 1
+
+    def _give_up_ready(self, entry: Entry, settings: ShareSettings) -> None:
+        if not settings.dead_letter_queue:
+            self._remove(entry)
+            return
+        self._leave_line(entry)
+        entry.lane, entry.due_ms = Lane.ARCHIVING, 0
+        self._line_up(entry)
+        entry.code = Code.UNSAVED_ARCHIVING
+        self._unsaved[entry.offset] = None
+
     def acquire(
-        self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings, room: int
+        self,
+        member_id: str,
+        offsets: Sequence[int],
+        now_ms: float,
+        settings: ShareSettings,
+        room: int,
+        *,
+        follows: int,
     ) -> list[AcquiredRange]:
         """Lock those of these records that are still ready, in offset order, and `room` at most.
         The first is taken before all others; one near its delivery limit is taken alone
-        (KAFKA-17541)."""
+        (KAFKA-17541), and not where the response has others before it (`follows`). In a queue,
+        records that have reached the limit, because it was lowered, end as if they had returned
+        now."""
         ranges: list[AcquiredRange] = []
-        suspect_from = throttle.threshold(settings.delivery_count_limit)
+        limit, is_queue = settings.delivery_count_limit, settings.is_queue
+        suspect_from = throttle.threshold(limit, is_queue=is_queue)
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
+        if is_queue and any(entry.count >= limit for entry in entries):
+            self._give_up_exhausted(settings)
+            entries = [entry for entry in entries if entry.count < limit]
         if entries and entries[0].count < suspect_from:
             entries = [entry for entry in entries if entry.count < suspect_from]
         else:
-            del entries[1:]
+            del entries[0 if follows else 1 :]
         del entries[room:]
         for entry in sorted(entries, key=_offset):
             offset = entry.offset

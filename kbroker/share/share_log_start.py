@@ -18,7 +18,7 @@ from kbroker.share.effects import Persist
 from kbroker.share.leaving import Leavers
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
-from kbroker.share.runs import size_of
+from kbroker.share.runs import joined_runs, size_of
 from kbroker.share.share_writes import SharePartitionWrites
 
 
@@ -30,10 +30,14 @@ class SharePartitionLogStart(SharePartitionWrites):
         None if the SPSO is already there. The Persist carries the new start offset; if it fails,
         the next one carries it.
         """
+        return self._persist([]) if self._drop_below(new_start_offset) else None
+
+    def _drop_below(self, new_start_offset: int) -> bool:
+        """False: the SPSO is already there. Otherwise the next Persist carries the move."""
         self._log_start = max(self._log_start, new_start_offset)
         start_offset = self._window.start_offset
         if new_start_offset <= start_offset:
-            return None
+            return False
         if self._held is not None:
             for lock in self._window.locks.by_deadline:
                 held = self._window.held_runs(lock)
@@ -46,7 +50,8 @@ class SharePartitionLogStart(SharePartitionWrites):
         self._window.drop_below(new_start_offset)
         self._waits.forget_below(new_start_offset)
         self._lose_keys([(start_offset, new_start_offset - 1)])
-        return self._persist_best_effort([(start_offset, new_start_offset - 1)])
+        self._unsaved = joined_runs([*self._unsaved, (start_offset, new_start_offset - 1)])
+        return True
 
     def parked_below(self, log_start_offset: int) -> Persist | None:
         """The log now begins there: parked records below it are finished, without dead letters.
@@ -61,14 +66,17 @@ class SharePartitionLogStart(SharePartitionWrites):
 
     def purge_parked(self, end_offset: int) -> Persist | None:
         """All records below the offset were deleted on purpose: parked ones are finished as well,
-        kept or not. Otherwise as parked_below()."""
+        kept or not. Otherwise as parked_below(). The window moves with them, as a parked record may
+        be above the SPSO, with its dead letter being written: what is reported of it later then has
+        no effect."""
         parking = self.parking
         if parking is None:
             return None
+        has_moved = self._drop_below(end_offset)
         for member_id, records in parking.purge(end_offset).items():
             if self._held is not None:
                 self._held.add(member_id, -records)
-        return self._persist([]) if parking.has_unsaved else None
+        return self._persist([]) if has_moved or parking.has_unsaved else None
 
     def begin_look(self) -> Look:
         """The caller is about to read parked records for sweep_parked() or keep_parked(). It calls

@@ -126,14 +126,18 @@ class SharePartition(
         batches: Batches,
         control: Sequence[Control] = (),
         now_ms: float,
+        follows: int = 0,
     ) -> list[AcquiredRange]:
-        """Lock records for the member. An empty result means that there is nothing for it now.
+        """Lock records for the member. An empty result means that there is nothing for it now. The
+        caller then looks at `has_given_up`.
 
         - `batches`: base and last offset of every record batch that the read at `fetch_offset`
           returned.
         - `control`: the batches between them that members never get. They are not in flight, and
           next_fetch_offset() skips them from now on.
         - `max_records`: in mode BATCH_OPTIMIZED the last batch may exceed it.
+        - `follows`: how many records the response already has, if it must not have a record near
+          its delivery limit behind them.
         """
         if self.key_order is not None and not self._has_learnt_keys:
             return []
@@ -149,9 +153,12 @@ class SharePartition(
             if room <= 0 or not run:
                 break
             turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
-            turn.run(fetch_offset, run, taken)
+            turn.run(fetch_offset, run, follows + taken)
             if turn.discarded:
                 self._note_discarded(turn.discarded)
+            if turn.given_up:
+                self._unsaved = joined_runs([*self._unsaved, *turn.given_up])
+                self.has_given_up = True
             ranges += turn.ranges
             room -= turn.taken
             taken += turn.taken
@@ -162,7 +169,7 @@ class SharePartition(
             fetch_offset = run[-1][1] + 1
             if turn.throttled or (control and self._window.next_fetch_offset() < fetch_offset):
                 break  # This run has more to deliver, or nothing may follow it.
-        # No acknowledgement moves an SPSO that only discarded records or control batches hold.
+        # No acknowledgement moves an SPSO that only such records or control batches hold.
         if not ranges:
             self._advance()
         return ranges
@@ -213,15 +220,19 @@ class SharePartition(
         if self.parking is not None:
             self.parking.end_prolonging(member_id, runs)
 
-    def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
+    def acquire_parked(
+        self, member_id: str, offsets: Sequence[int], *, now_ms: float, follows: int = 0
+    ) -> list[AcquiredRange]:
         """Lock parked records that are ready for the member. `offsets`: the longest due comes
-        first."""
+        first. `follows`, and what the caller looks at: as for acquire()."""
         parking = self.parking
-        ranges = (
-            []
-            if parking is None or not self._has_learnt_keys
-            else parking.acquire(member_id, offsets, now_ms, self._settings, self._locks_left)
+        if parking is None or not self._has_learnt_keys:
+            return []
+        exhausted = parking.exhausted
+        ranges = parking.acquire(
+            member_id, offsets, now_ms, self._settings, self._locks_left, follows=follows
         )
+        self.has_given_up = self.has_given_up or parking.exhausted > exhausted
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self._counters.acquired_records += taken

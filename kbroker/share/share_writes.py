@@ -87,6 +87,8 @@ class SharePartitionWrites:
         self._log_start = 0
         # Markers and aborted records that were passed over since the last Persist, in order.
         self._passed: Runs = []
+        self.has_given_up = False
+        """Whether records have reached a lowered delivery limit since the last Persist."""
 
     @property
     def has_unsaved(self) -> bool:
@@ -242,8 +244,9 @@ class SharePartitionWrites:
 
     def save_passed(self) -> Persist | None:
         """After a read that has passed over markers and aborted records, and has found nothing for
-        a member: no acknowledgement saves soon that they are finished, and lag would count them."""
-        return self._persist([]) if self._passed else None
+        a member: no acknowledgement saves soon that they are finished, and lag would count them.
+        And whenever records were given up: their dead letters wait for that."""
+        return self._persist([]) if self._passed or self.has_given_up else None
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
         """Save changes that are final whether that succeeds or not, except for `to_park`: those
@@ -262,7 +265,7 @@ class SharePartitionWrites:
     ) -> Persist:
         """Save what is pending, held by the member, together with everything that waits to be
         saved."""
-        window = self._window
+        window, self.has_given_up = self._window, False
         if self._passed:
             self._unsaved = joined_runs([*self._unsaved, *self._passed])
             self._passed = []

@@ -5,6 +5,9 @@ not exhaust its neighbours as well.
     limit 5,  batch of 500       250  alone                                          records at once
     limit 10, batch of 500                     250    125     62     31  alone
 
+With a limit of 2, Kafka does not deliver the last attempt alone. Groups with queue settings
+(`is_queue` of ShareSettings) do: there a worker that dies twice gives up one record.
+
 Pure arithmetic over two columns of the in-flight window; it changes nothing.
 """
 
@@ -13,27 +16,37 @@ from __future__ import annotations
 from kbroker.share.record_state import AVAILABLE
 
 
-def threshold(delivery_limit: int) -> int:
+def threshold(delivery_limit: int, *, is_queue: bool) -> int:
     """The delivery count from which on a record is suspect. With a limit of 2, no AVAILABLE record
-    ever has it."""
+    ever has it, except in a queue."""
+    if is_queue and delivery_limit == 2:
+        return 1
     return max(2, (delivery_limit + 1) // 2)
 
 
-def is_suspect(states: bytearray, counts: bytearray, i: int, j: int, delivery_limit: int) -> bool:
-    """True if an AVAILABLE record among column indexes i..j-1 has reached the threshold."""
-    suspect_from = threshold(delivery_limit)
+def has_reached(states: bytearray, counts: bytearray, i: int, j: int, delivery_count: int) -> bool:
+    """True if an AVAILABLE record among column indexes i..j-1 has that count, or a higher one."""
     if j - i == 1:
-        return states[i] == AVAILABLE and counts[i] >= suspect_from
+        return states[i] == AVAILABLE and counts[i] >= delivery_count
     chunk = counts[i:j]
-    if not chunk.translate(None, bytes(range(min(suspect_from, 256)))):
+    if not chunk.translate(None, bytes(range(min(delivery_count, 256)))):
         return False
     return any(
-        state == AVAILABLE and count >= suspect_from for state, count in zip(states[i:j], chunk, strict=True)
+        state == AVAILABLE and count >= delivery_count
+        for state, count in zip(states[i:j], chunk, strict=True)
     )
 
 
 def pick(
-    states: bytearray, counts: bytearray, i: int, j: int, *, batch_size: int, delivery_limit: int, room: int
+    states: bytearray,
+    counts: bytearray,
+    i: int,
+    j: int,
+    *,
+    batch_size: int,
+    delivery_limit: int,
+    is_queue: bool,
+    room: int,
 ) -> list[tuple[int, int]]:
     """Which AVAILABLE records of i..j-1 to deliver now, as index runs [start, stop) of equal
     delivery count.
@@ -43,8 +56,8 @@ def pick(
       `batch_size` is the size of the whole cached batch.
     - A record that is on its last attempt is delivered alone.
     """
-    suspect_from = threshold(delivery_limit)
-    last_attempt = delivery_limit - 1 if delivery_limit > 2 else -1
+    suspect_from = threshold(delivery_limit, is_queue=is_queue)
+    last_attempt = delivery_limit - 1 if is_queue or delivery_limit > 2 else -1
     picked: list[tuple[int, int]] = []
     taken, halved = 0, False
     for k in range(i, j):

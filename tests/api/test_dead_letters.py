@@ -196,6 +196,7 @@ async def test_which_partition(connect: Connect) -> None:
         keys = [(topic_id, index) for index in range(5)]
         member = Member(client, "M1")
         await member.fetch(keys, wait_ms=5000)
+        await until(lambda: all(each.engine for each in client.broker.share_partitions.loaded()))
         await member.fetch()
         await member.acknowledge({key: [(0, 0, [REJECT])] for key in keys})
         await all_done(client)
@@ -293,6 +294,7 @@ async def test_the_topic_is_made(connect: Connect) -> None:
         member = Member(client, "M1")
         keys = [(topic_id, 0), (topic_id, 1)]
         await member.fetch(keys, wait_ms=5000)
+        await until(lambda: all(each.engine for each in client.broker.share_partitions.loaded()))
         await member.fetch()
         await member.acknowledge({key: [(0, 0, [REJECT])] for key in keys})
         await all_done(client)

@@ -108,6 +108,7 @@ class TestPrefetch:
             (member,) = await members(client, 1)
             keys = [(topic_id, index) for index in range(3)]
             taken = acquired(await member.fetch(keys, wait_ms=5000, max_records=500))
+            await until(lambda: all(each.engine for each in client.broker.share_partitions.loaded()))
             while more := acquired(await member.fetch(forget=keys[:1])):
                 taken += more
             assert sum(last + 1 - first for first, last, _ in taken) == 4

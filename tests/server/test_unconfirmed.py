@@ -4,6 +4,7 @@ they would have with an answer but the answer."""
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -131,12 +132,16 @@ async def test_the_next_request_of_the_connection_sees_the_batch(tmp_path: Path,
 async def test_a_failed_sync_ends_the_connection(tmp_path: Path) -> None:
     async with producing(tmp_path) as (world, partition, stream):
 
+        may_fail = threading.Event()
+
         def fail() -> None:
+            may_fail.wait()
             raise StoreFailed("EIO")
 
         world.broker.log_commits._sync = fail
         await stream.send_all(silent(1000))
         await until_appended(partition, 1)
+        may_fail.set()
         await stream.send_all(latest())
         await until_closed(stream)
         assert partition.high_watermark == 0

@@ -150,7 +150,7 @@ class OrderedWorld(World):
             return True
         if job.member is None and self._is_saved_as_archiving(offset):
             return True  # by a write that a crash left unconfirmed
-        return job.member is None and job.count >= self.settings.delivery_count_limit
+        return job.member is None and job.count >= self.lowest_limit
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
         delivered = [offset for first, last, _ in ranges for offset in range(first, last + 1)]

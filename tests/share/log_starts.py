@@ -38,9 +38,8 @@ class LogStarts:
 
     def purge(self) -> None:
         """A client deletes records."""
-        if self.rnd.random() < 0.2:
+        if self.rnd.random() < 0.5:
             self.trim()
-            self._move_log_start()
             self._began(self.sp.purge_parked(self.log_start), {}, None)
             for offset in range(self.log_start):
                 self.jobs[offset].gone, self.jobs[offset].member = True, None

@@ -27,6 +27,8 @@ class ParkedChecks:
     log_start: int
     log_end: int
     expired_ever: int
+    exhausted_ever: int
+    """In fetches of parked records, by a lowered delivery limit."""
 
     def check(self) -> None:
         holders: dict[int, str] = dict(self._holdings())
@@ -44,7 +46,14 @@ class ParkedChecks:
         assert len(self.parking.entries) <= self.most_in_memory()
 
     def most_in_memory(self) -> int:
-        return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8 + self.expired_ever
+        return (
+            2 * 5
+            + 30
+            + sum(len(write[1]) for write in self.writes)
+            + 8
+            + self.expired_ever
+            + self.exhausted_ever
+        )
 
     def _is_seen(self, offset: int) -> bool:
         """The engine knows that the log's start has not passed it."""
@@ -86,6 +95,11 @@ class ParkedChecks:
             for entry in self.parking.entries.values()
             if entry.code.name == "HELD"
         ]
+
+    def _locked(self) -> int:
+        """How many records members hold, or have given back in a write that has not ended."""
+        saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
+        return len(self._holdings()) + saving
 
     def _deadline_of(self, offset: int) -> float:
         if offset in self.parking.entries:

@@ -8,7 +8,8 @@ parked records first and then the state: the first part of a failed write may be
 The checker knows only the promises:
 - A record has one holder at a time.
 - It is not delivered before its due time, or after a confirmed accept.
-- Its counts rise by one.
+- Its counts rise by one. In a queue, none exceeds the delivery limit, also where that is lowered.
+- A queue's last attempt is alone in its answer.
 - Each record that is given up has one dead letter.
 - No record is lost.
 """
@@ -36,8 +37,8 @@ LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
-_EXPIRED = -1
-"""Joins the acknowledge types as the content of a write."""
+_EXPIRED, _EXHAUSTED = -1, -2
+"""Join the acknowledge types as the content of a write. The latter: released at the limit."""
 
 
 class World(ParkedChecks, LogStarts):
@@ -46,6 +47,8 @@ class World(ParkedChecks, LogStarts):
         self.two_stores = rnd.random() < 0.5
         self.failures = rnd.choice((0.0, 0.1, 0.4))
         self.settings = self.first_settings(rnd)
+        self.alters_limit = rnd.random() < 0.4
+        self.lowest_limit = self.settings.delivery_count_limit
         self.wall_ahead_ms = LIFE_AHEAD_MS
         self.latest_wall_ms: float = 0
         self.now_ms = 0.0
@@ -54,13 +57,14 @@ class World(ParkedChecks, LogStarts):
         self.store = Store(0)
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
+        self.in_hand: dict[int, int] = {}
         self.reads: list[tuple[Lane, list[Parked] | None, tuple[int, int]]] = []
         self.sweeps: list[tuple[list[Parked], Look]] = []
         self.keeping: tuple[list[Parked], Look] | None = None
         self.revived: set[int] = set()
         self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = (
             self.kept_delivered
-        ) = 0
+        ) = self.exhausted_ever = 0
         self.append()
         self._load()
 
@@ -75,6 +79,7 @@ class World(ParkedChecks, LogStarts):
             park_from_ms=PARK_FROM_MS,
             scans=rnd.random() < 0.5,
             limits_undecided=rnd.random() < 0.5,
+            is_queue=rnd.random() < 0.8,
         )
 
     def _load(self) -> None:
@@ -173,7 +178,17 @@ class World(ParkedChecks, LogStarts):
             batches=[(each, each) for each in range(offset, self.log_end)],
             now_ms=self.now_ms,
         )
+        self._save_given_up()
         self._delivered(member, ranges)
+
+    def _save_given_up(self) -> bool:
+        """Records that have reached a lowered delivery limit, instead of being delivered."""
+        has_given_up = self.sp.has_given_up
+        assert not has_given_up or (self.alters_limit and self.settings.is_queue)
+        persist = self.sp.save_passed()
+        assert (persist is None) == (not has_given_up)
+        self._began(persist, {}, None)
+        return has_given_up
 
     def fetch_parked(self, member: str | None = None) -> None:
         self._move_log_start()
@@ -181,11 +196,14 @@ class World(ParkedChecks, LogStarts):
         self._drop_lost()
         turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
         ready = self.sp.parked_ready
+        exhausted = self.sp.statistics().exhausted
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
-        assert bool(ranges) == (bool(turn) and ready > 0)
+        self.exhausted_ever += self.sp.statistics().exhausted - exhausted
+        has_given_up = self._save_given_up()
+        assert bool(ranges) == (bool(turn) and ready > 0) or has_given_up
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
         is_full = self._locked() >= self.settings.max_record_locks
-        assert ranges or not turn or is_full or not self.sp._has_learnt_keys, (
+        assert ranges or has_given_up or not turn or is_full or not self.sp._has_learnt_keys, (
             "a due record is refused by the number of locks only"
         )
         self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
@@ -195,11 +213,6 @@ class World(ParkedChecks, LogStarts):
                 assert self.store.records[offset] == record_of(offset)
                 self.kept_delivered += 1
         self._delivered(member, ranges)
-
-    def _locked(self) -> int:
-        """How many records members hold, or have given back in a write that has not ended."""
-        saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
-        return len(self._holdings()) + saving
 
     def _drop_lost(self) -> None:
         """A record whose accept was in a failed write may no longer be kept, although the member
@@ -213,6 +226,10 @@ class World(ParkedChecks, LogStarts):
         self._began(self.sp.parked_lost(lost), {}, None)
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
+        limit, is_queue = self.settings.delivery_count_limit, self.settings.is_queue
+        if is_queue and any(count == limit for _, _, count in ranges):
+            assert len(ranges) == 1
+            assert ranges[0].first_offset == ranges[0].last_offset, "the last attempt goes alone"
         for first, last, count in ranges:
             for offset in range(first, last + 1):
                 job = self.jobs[offset]
@@ -223,7 +240,7 @@ class World(ParkedChecks, LogStarts):
                 assert not job.expired, f"{offset} is past its time"
                 assert job.member is None, f"{offset} is held by {job.member}"
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
-                assert count <= self.settings.delivery_count_limit
+                assert count <= limit or (self.alters_limit and not is_queue)
                 assert count > 1 or job.was_moved or self._was_due(job), f"{offset} before it is due"
                 assert job.least_count < count <= job.count + 1, (
                     f"{offset}: delivery {count} after {job.count}"
@@ -285,11 +302,14 @@ class World(ParkedChecks, LogStarts):
             if ack_type == RENEW:
                 job.deadline_ms, job.answered = self.now_ms + LOCK_MS, False
             else:
-                said[offset] = ack_type
+                said[offset] = ack_type if ack_type != RELEASE else self._released(job)
                 job.member = "saving"
                 if ack_type == RELEASE:
                     self._waits(job)
         self._began(persist, said, member)
+
+    def _released(self, job: Job) -> int:
+        return RELEASE if job.count < self.settings.delivery_count_limit else _EXHAUSTED
 
     def give_up(self) -> None:
         """Records exceed their time to live: those that are neither held nor waiting are no longer
@@ -328,12 +348,21 @@ class World(ParkedChecks, LogStarts):
             limits_undecided=rnd.random() < 0.5,
             lock_max_ms=rnd.choice((0, 250)),
         )
+        if self.alters_limit:
+            limit = rnd.choice((2, 3, 6))
+            self.settings = self.sp.settings = replace(self.settings, delivery_count_limit=limit)
+            self.lowest_limit = min(limit, self.lowest_limit)
 
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
         in_order = self.rnd.random() < 0.5
+        for offset in [each for each, holder in self._holdings() if holder == member]:
+            job = self.jobs[offset]
+            if job.gone:  # It was kept after all, and the save of its acknowledgement failed.
+                assert job.may_be_kept
+                job.gone, job.member = False, member
         persist = self.sp.release_member(member, delayed_at_ms=None if in_order else self.now_ms)
-        held = {offset: RELEASE for offset, job in self.jobs.items() if job.member == member}
+        held = {offset: self._released(job) for offset, job in self.jobs.items() if job.member == member}
         for offset in held:
             self.jobs[offset].member = "saving"
             if not in_order:
@@ -415,7 +444,7 @@ class World(ParkedChecks, LogStarts):
             self.sp.persist_failed(persist.token, now_ms=self.now_ms)
             for offset, ack_type in said.items():
                 job = self.jobs[offset]
-                job.may_be_over = job.may_be_over or ack_type != RELEASE
+                job.may_be_over = job.may_be_over or ack_type not in (RELEASE, _EXHAUSTED)
                 if job.gone:
                     job.member = None
                 elif ack_type == _EXPIRED:
@@ -450,9 +479,7 @@ class World(ParkedChecks, LogStarts):
                 job.given_up = True
             elif ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
                 job.done = True
-            elif ack_type == REJECT or (
-                job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue
-            ):
+            elif ack_type == REJECT or (ack_type == _EXHAUSTED and self.settings.dead_letter_queue):
                 job.given_up = True
 
     def crash(self) -> None:
@@ -474,6 +501,7 @@ class World(ParkedChecks, LogStarts):
         """Promises of an earlier life about times no longer hold, and its unsaved deliveries are
         lost."""
         self.life += 1
+        self.in_hand = {}
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
             job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
@@ -489,24 +517,30 @@ class World(ParkedChecks, LogStarts):
     # ---- dead letters ----------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """Take dead letters, write some, finish some, return some."""
-        letters = self.sp.take_dead_letters()
-        ended, returned = [], []
-        for letter in letters:
+        """Take dead letters. Now or the next time, write some of those in hand, finish some, return
+        some. The log's start may pass their records meanwhile."""
+        for letter in self.sp.take_dead_letters():
             for offset in range(letter.first_offset, letter.last_offset + 1):
                 job = self.jobs[offset]
                 assert not job.done or offset in self.dead_letters
                 assert job.member is None
+                assert offset not in self.in_hand, "handed out twice"
                 assert self._is_saved_as_archiving(offset), (
                     f"a crash now would forget that {offset} is to be a dead letter"
                 )
-                if self.rnd.random() < 0.7:
-                    if offset not in self.dead_letters:  # a writer reads the queue after a crash
-                        self.dead_letters[offset] = letter.delivery_count
-                    job.given_up = True
-                    ended.append((offset, offset))
-                else:
-                    returned.append((offset, offset))
+                self.in_hand[offset] = letter.delivery_count
+        if self.failures and self.rnd.random() < 0.3:
+            return
+        ended, returned = [], []
+        for offset, delivery_count in sorted(self.in_hand.items()):
+            if self.rnd.random() < 0.7:
+                # a writer reads the queue after a crash
+                self.dead_letters.setdefault(offset, delivery_count)
+                self.jobs[offset].given_up = True
+                ended.append((offset, offset))
+            else:
+                returned.append((offset, offset))
+        self.in_hand = {}
         self.sp.give_back_dead_letters(returned)
         if ended:
             self._began(self.sp.dead_lettered(ended), {}, None)
@@ -544,7 +578,7 @@ class World(ParkedChecks, LogStarts):
             self.settle()
         for offset, job in self.jobs.items():
             is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
-            assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
+            assert is_over or job.count >= self.lowest_limit, f"{offset} is lost"
             has_letter = job.gone or job.expired or offset in self.dead_letters
             assert has_letter or job.done or not self.settings.dead_letter_queue or job.may_be_over, (
                 f"{offset} reached the limit and has no dead letter"

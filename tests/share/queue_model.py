@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.effects import AckBatch, DeadLetterCause, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetterCause, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldRecords
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
@@ -56,6 +56,7 @@ class CheckedQueue(QueueChecks):
             redelivery=some_redelivery(rnd),
             lock_max_ms=rnd.choice((0, 250, 1000)),
             limits_undecided=rnd.random() < 0.4,
+            is_queue=rnd.random() < 0.5,
         )
         self.failures = rnd.choice((0.1, 0.2, 0.6))  # how many writes fail
         self.log: list[tuple[int, int]] = []
@@ -170,10 +171,33 @@ class CheckedQueue(QueueChecks):
         taken = self._check_entries(entries, batches, member)
         if mode is AcquireMode.RECORD_LIMIT:
             assert taken <= max_records
-        if batches[0][0] <= offset:
-            assert taken > 0
         self._learn_the_rest(mode, batches)
+        given_up = self._give_up(entries, offset)
+        assert taken or given_up or batches[0][0] > offset
         return taken
+
+    def _give_up(self, entries: list[AcquiredRange], offset: int) -> int:
+        """In a queue, records that have reached a lowered limit are given up: at least those before
+        the last one that is delivered. Returns their number."""
+        limit, up_to = self.settings.delivery_count_limit, entries[-1].last_offset if entries else -1
+        reached = (
+            {other: rec for other, rec in self.known.items() if rec.is_free and rec.count >= limit}
+            if self.settings.is_queue
+            else {}
+        )
+        for run in holdings(self.sp):
+            for other in range(run.first_offset, run.last_offset + 1) if run.state == AVAILABLE else ():
+                assert reached.pop(other, None) is None or not offset <= other <= up_to
+        for rec in reached.values():
+            rec.state = self._given_back(rec)
+        assert self.sp.has_given_up == bool(reached)
+        if reached:
+            self.check()
+        persist = self.sp.save_passed()
+        assert (persist is None) == (not reached)
+        if persist is not None:
+            self._began(persist, [])
+        return len(reached)
 
     def _check_fetch_offset(self, offset: int, *, given_back_only: bool) -> None:
         rec = self.known.get(offset)
@@ -204,7 +228,9 @@ class CheckedQueue(QueueChecks):
                 assert offset not in self.dead_letters.owed, "nor a dead letter"
                 self.known[offset] = Rec(ACQUIRED, count, member, self.now_ms + LOCK_MS)
                 taken += 1
-            last_attempt |= count == self.settings.delivery_count_limit > 2
+            limit, is_queue = self.settings.delivery_count_limit, self.settings.is_queue
+            assert count <= limit or not is_queue
+            last_attempt |= count == limit and (limit > 2 or is_queue)
         assert not last_attempt or taken == 1, "the last attempt goes alone"
         return taken
 
@@ -342,6 +368,7 @@ class CheckedQueue(QueueChecks):
             redelivery=some_redelivery(self.rnd),
             lock_max_ms=self.rnd.choice((0, 250, 1000)),
             limits_undecided=self.rnd.random() < 0.4,
+            is_queue=self.rnd.random() < 0.5,
         )
         self.sp.settings = self.settings
         self.held = HeldRecords() if self.rnd.random() < 0.7 else None
@@ -531,7 +558,9 @@ class CheckedQueue(QueueChecks):
         assert self.sp.is_settled
 
     def _drain_dead_letters(self) -> None:
-        while self.writes or self.sp.has_archiving:
+        """Also those in hand whose records the log's start has passed: the writer is not
+        notified."""
+        while self.writes or self.sp.has_archiving or self.dead_letters.in_hand:
             self.settle()
             self.retry()
             self.take_dead_letters()

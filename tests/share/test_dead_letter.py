@@ -6,7 +6,7 @@ import os
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.formats.batches import Record, build_batch, encoded_size, iter_records, read_header
@@ -132,6 +132,7 @@ def test_origins_come_back(origin: Origin) -> None:
 
 
 @given(st.lists(letters, max_size=12), st.integers(61, 2000))
+@settings(deadline=None)
 def test_packing(given_letters: list[Record], max_bytes: int) -> None:
     """DLQ-28: batches as large as max.message.bytes allows, each letter once and in order. A larger
     letter is alone, and whole (DLQ-27)."""

@@ -28,7 +28,7 @@ COMMANDS = {
     CheckedQueue.release: 3,
     CheckedQueue.compact: 1,
     CheckedQueue.trim: 1,
-    CheckedQueue.configure: 1,
+    CheckedQueue.configure: 3,
     CheckedQueue.reload: 1,
     CheckedQueue.unload: 1,
     CheckedQueue.take_dead_letters: 5,

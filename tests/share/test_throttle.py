@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from kbroker.share import throttle
+from kbroker.share.effects import DeadLetter, DeadLetterCause
 from tests.share.queue_driver import ACCEPT, RELEASE, Queue, ack, state
 
 # (limit, T, {delivery count before: how many of a cached batch of 500 one response has})
@@ -21,7 +25,8 @@ ROWS = [(limit, count, size) for limit, _, sizes in TABLE for count, size in siz
 
 @pytest.mark.parametrize(("limit", "threshold"), [(limit, threshold) for limit, threshold, _ in TABLE])
 def test_threshold(limit: int, threshold: int) -> None:  # THR-1
-    assert throttle.threshold(limit) == threshold
+    assert throttle.threshold(limit, is_queue=False) == threshold
+    assert throttle.threshold(limit, is_queue=True) == min(threshold, limit - 1)
 
 
 @pytest.mark.parametrize("by_record", [False, True])
@@ -40,6 +45,109 @@ def test_limit_two_never_throttles() -> None:  # THR-2
     assert q.fetch("m") == [(0, 499, 2)]
     q.release("m")
     assert q.shown() == ""
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+def test_limit_two_throttles_in_a_queue(by_record: bool) -> None:  # THR-2
+    """A worker that dies twice gives up one record, not all ten."""
+    q = Queue((0, 9), delivery_count_limit=2, is_queue=True)
+    assert q.fetch("m", 10, by_record=by_record) == [(0, 9, 1)]
+    q.release("m")
+    assert q.fetch("m", 10, by_record=by_record) == [(0, 0, 2)]
+    q.release("m")
+    assert (q.sp.start_offset, q.shown()) == (1, "1-9 A1")
+    for offset in range(1, 10):
+        assert q.fetch("m", 10, by_record=by_record) == [(offset, offset, 2)]
+        q.ack("m", ack(offset, offset, ACCEPT))
+    assert q.sp.start_offset == 10
+
+
+@pytest.mark.parametrize("limit", range(2, 26))
+def test_a_queue_delivers_each_last_attempt_alone(limit: int) -> None:  # THR-6
+    q = Queue((0, 4), (5, 9), saved=f"0-9 A{limit - 1}", delivery_count_limit=limit, is_queue=True)
+    for offset in range(10):
+        assert q.fetch("m") == [(offset, offset, limit)]
+        q.ack("m", ack(offset, offset, RELEASE))
+    assert q.sp.start_offset == 10
+
+
+def test_undelivered_records_come_before_a_last_attempt() -> None:  # THR-6
+    q = Queue((0, 9), delivery_count_limit=2, is_queue=True)
+    assert q.fetch("m", 3, by_record=True) == [(0, 2, 1)]
+    q.ack("m", ack(0, 0, RELEASE), ack(1, 2, ACCEPT))
+    assert q.fetch("m", 5, by_record=True) == [(0, 0, 2)]
+    assert q.fetch("n", 5, by_record=True) == [(3, 7, 1)]
+
+
+class TestALoweredLimit:
+    """Of 5 to 2: records with a count of 2, 3 and 4 are waiting."""
+
+    @staticmethod
+    def queue(*, is_queue: bool = True, letters: bool = True) -> Queue:
+        q = Queue(
+            (0, 4),
+            (5, 9),
+            (10, 14),
+            (15, 19),
+            saved="0-4 A2, 5-9 A3, 10-14 A4, 15-19 A1",
+            delivery_count_limit=5,
+            is_queue=is_queue,
+            dead_letter_queue=letters,
+        )
+        q.settings = q.sp.settings = replace(q.settings, delivery_count_limit=2)
+        return q
+
+    def test_gives_up_what_has_reached_it(self) -> None:
+        q = self.queue()
+        assert q.fetch("m") == [(15, 15, 2)]
+        assert q.sp.has_given_up
+        assert not q.sp.has_dead_letters, "a crash would forget that they are ARCHIVING"
+        persist = q.save(q.sp.save_passed())
+        assert persist is not None
+        assert persist.archiving
+        assert not q.sp.has_given_up
+        assert q.sp.save_passed() is None
+        assert q.sp.take_dead_letters() == [
+            DeadLetter(0, 4, 2, DeadLetterCause.EXHAUSTED),
+            DeadLetter(5, 9, 3, DeadLetterCause.EXHAUSTED),
+            DeadLetter(10, 14, 4, DeadLetterCause.EXHAUSTED),
+        ]
+        assert q.sp.statistics().exhausted == 15
+
+    def test_a_save_that_fails_is_tried_again(self) -> None:
+        q = self.queue()
+        q.fetch("m")
+        q.fail(q.sp.save_passed())
+        assert (q.sp.has_unsaved_archiving, q.sp.take_dead_letters()) == (True, [])
+        q.save(q.sp.retry_unsaved())
+        assert sum(letter.last_offset + 1 - letter.first_offset for letter in q.sp.take_dead_letters()) == 15
+
+    def test_archives_them_where_there_are_no_dead_letters(self) -> None:
+        q = self.queue(letters=False)
+        assert q.fetch("m") == [(15, 15, 2)]
+        q.save(q.sp.save_passed())
+        q.ack("m", ack(15, 15, ACCEPT))
+        assert (q.sp.start_offset, q.shown()) == (16, "16-19 A1")
+
+    def test_after_a_restart(self) -> None:
+        q = self.queue()
+        q.reload()
+        assert q.fetch("m") == [(15, 15, 2)]
+        q.save(q.sp.save_passed())
+        assert len(q.sp.take_dead_letters()) == 3
+
+    def test_that_holds_up_the_start_offset(self) -> None:
+        """Nothing else is left to acquire."""
+        q = Queue((0, 4), saved="0-4 A4", delivery_count_limit=5, is_queue=True)
+        q.settings = q.sp.settings = replace(q.settings, delivery_count_limit=2)
+        assert q.fetch("m") == []
+        assert q.sp.start_offset == 5
+
+    def test_delivers_once_more_in_a_plain_share_group(self) -> None:
+        """As Kafka does."""
+        q = self.queue(is_queue=False)
+        assert sum(last - first + 1 for first, last, _ in q.fetch("m")) > 0
+        assert not q.sp.has_given_up
 
 
 @pytest.mark.parametrize(
@@ -133,10 +241,10 @@ def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:  # THR-6
 def test_records_before_the_suspect_one_come_without_it() -> None:  # THR-6
     """Counts 1 1 4 1 1: first the two before it, then it alone, then the rest."""
     columns = bytearray(5), bytearray((1, 1, 4, 1, 1))
-    pick = throttle.pick(*columns, 0, 5, batch_size=5, delivery_limit=5, room=5)
-    assert pick == [(0, 2)]
-    assert throttle.pick(*columns, 2, 5, batch_size=5, delivery_limit=5, room=5) == [(2, 3)]
-    assert throttle.pick(*columns, 3, 5, batch_size=5, delivery_limit=5, room=5) == [(3, 5)]
+    pick = partial(throttle.pick, *columns, batch_size=5, delivery_limit=5, is_queue=False, room=5)
+    assert pick(0, 5) == [(0, 2)]
+    assert pick(2, 5) == [(2, 3)]
+    assert pick(3, 5) == [(3, 5)]
 
 
 def test_record_limit_wins_if_it_is_smaller() -> None:  # THR-8

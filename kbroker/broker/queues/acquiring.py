@@ -43,6 +43,7 @@ class Acquiring:
     """One fetch.
 
     - `budget`: how many more records it may acquire, over all share-partitions
+    - `taken`: how many it has acquired
     - `has_read`: whether others may have had a turn since the fetch looked
     - `is_current()`: false once the session was used, replaced or ended elsewhere. Nothing may be
           acquired then: the client would never see the records, or would hold them in an ended
@@ -60,6 +61,7 @@ class Acquiring:
     ) -> None:
         self.rows: dict[TopicPartition, ShareFetchRow] = {}
         self.budget = max_records
+        self.taken = 0
         self.exact = mode is AcquireMode.RECORD_LIMIT
         self.has_read = False
         self.is_current = partial(share_partitions.sessions.is_current, plan)
@@ -157,7 +159,10 @@ class Acquiring:
             batches=data,
             control=control,
             now_ms=now_ms(),
+            follows=self.taken if engine.settings.is_queue else 0,
         )
+        if engine.has_given_up:
+            self._share_partitions.saving.save_later(loaded, engine.save_passed())
         if not ranges:
             return False
         loaded.is_parked_turn = True
@@ -166,7 +171,7 @@ class Acquiring:
             records = loaded.records.of(batches, ranges, opener, share_bytes)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
-        self._answer(partition, loaded, ranges, records)
+        self._answer(partition, loaded, engine, ranges, records)
         return True
 
     async def acquire_parked(
@@ -195,17 +200,25 @@ class Acquiring:
                     return False
                 if has_expired:
                     continue
-            ranges = engine.acquire_parked(self._member_id, plan.offsets, now_ms=now_ms())
+            ranges = engine.acquire_parked(
+                self._member_id,
+                plan.offsets,
+                now_ms=now_ms(),
+                follows=self.taken if engine.settings.is_queue else 0,
+            )
+            if engine.has_given_up:
+                self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if ranges:
                 loaded.is_parked_turn = False
-                self._answer(
-                    partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes)
-                )
+                records = loaded.records.of(plan.batches, ranges, opener, share_bytes)
+                self._answer(partition, loaded, engine, ranges, records)
                 self._share_partitions.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
                 loaded.is_parked_turn = False  # An open transaction may hold all of them back.
                 return False
+            if self.taken:
+                return False  # One that must not follow them may be first.
         return False
 
     async def _plan_parked(
@@ -229,6 +242,7 @@ class Acquiring:
         self,
         partition: TopicPartition,
         loaded: LoadedSharePartition,
+        engine: SharePartition,
         ranges: list[AcquiredRange],
         records: Sequence[Buffer],
     ) -> None:
@@ -237,7 +251,11 @@ class Acquiring:
         for first, last, _ in ranges:
             size = last - first + 1
             self.budget -= size
+            self.taken += size
             if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
+        settings = engine.settings
+        if settings.is_queue and ranges[-1].delivery_count >= settings.delivery_count_limit:
+            self.budget = 0  # No record of another share-partition goes with a last attempt.
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self.rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))

@@ -34,6 +34,8 @@ from kbroker.share.share_partition import AcquireMode
 _Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
 """A share-partition, with the offset to acquire from."""
 _Parked: TypeAlias = tuple[TopicPartition, LoadedSharePartition]
+_Turn: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int | None]
+"""Without an offset: of its parked records."""
 
 
 _metrics_of: Callable[[LoadedSharePartition], TopicMetrics] = attrgetter("partition.metrics")
@@ -224,29 +226,29 @@ class ShareFetch:
         # An error of one that cannot be read is answered at once beside records of others, and
         # after MaxWaitMs otherwise.
         acquired_any = False
-        count = 0
-        for partition, loaded in parked:
-            count += 1
-            if not count % ROWS_A_TURN:
-                await self._pause()
-            if acquiring.budget > 0:
-                try:
-                    acquired_any |= await acquiring.acquire_parked(partition, loaded, share_bytes)
-                except KafkaError as error:
-                    self._fail(partition, error)
-        for partition, loaded, offset in usable:
+        turns: Sequence[_Turn] = self._in_order(usable, parked) if parked else usable
+        for count, (partition, loaded, offset) in enumerate(turns, 1):
             if acquiring.budget <= 0:
                 break
-            count += 1
             if not count % ROWS_A_TURN:
                 await self._pause()
-            is_known = partition is usable[0][0] and not parked and len(self._watched) < ROWS_A_TURN
-            known = offset if is_known else None
             try:
-                acquired_any |= await acquiring.acquire(partition, loaded, share_bytes, known)
+                if offset is None:
+                    acquired_any |= await acquiring.acquire_parked(partition, loaded, share_bytes)
+                else:
+                    is_known = count == 1 and len(self._watched) < ROWS_A_TURN
+                    known = offset if is_known else None
+                    acquired_any |= await acquiring.acquire(partition, loaded, share_bytes, known)
             except KafkaError as error:
                 self._fail(partition, error)
         return acquired_any
+
+    def _in_order(self, usable: Sequence[_Usable], parked: Sequence[_Parked]) -> list[_Turn]:
+        """In the order of the session: a last attempt goes alone, so with many of them the parked
+        records of one share-partition would starve all others."""
+        turns: dict[TopicPartition, _Turn] = {each[0]: each for each in usable}
+        turns.update((partition, (partition, loaded, None)) for partition, loaded in parked)
+        return [turns[place.partition] for place in self._places if place.partition in turns]
 
     async def _acquirable(self) -> tuple[list[_Usable], list[_Parked]]:
         """The share-partitions with an offset to acquire from, and those whose parked records have

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import cast
 
 import pytest
@@ -11,6 +12,8 @@ import trio
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.configs import Configs
 from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.definition import ConfigDef, ConfigType
+from kbroker.settings.queue import QUEUE_CONFIGS
 from kbroker.storage.memory_store import MemoryStateStore
 from kbroker.storage.spi import Change
 
@@ -35,7 +38,8 @@ def configs() -> Configs:
 
 def _configs(given: dict[str, str]) -> Configs:
     store = MemoryStateStore({})
-    return Configs(BrokerConfig.load((), given), store, cast(GroupCommit[Change], Commits(store)))
+    commits = cast(GroupCommit[Change], Commits(store))
+    return Configs(BrokerConfig.load((), given), store, commits, parks_records=True, finds_keys=True)
 
 
 def test_a_group_of_its_own_settings(configs: Configs) -> None:  # CFG-42
@@ -47,6 +51,20 @@ def test_a_group_of_its_own_settings(configs: Configs) -> None:  # CFG-42
     assert configs.share_settings("g").lock_duration_ms == 25_000
     trio.run(configs.set_group, "g", {})
     assert configs.share_settings("g") == before
+
+
+@pytest.mark.parametrize("setting", QUEUE_CONFIGS, ids=attrgetter("name"))
+def test_what_makes_a_group_a_queue(configs: Configs, setting: ConfigDef) -> None:
+    assert setting.default is not None
+    trio.run(configs.set_group, "g", {setting.name: setting.default, LOCK: "20000"})
+    assert not configs.share_settings("g").is_queue
+    others = {ConfigType.BOOLEAN: "true", ConfigType.LIST: "urgent=10"}
+    other = setting.choices[-1] if setting.choices else others.get(setting.type, "9000")
+    if setting.maximum is not None and setting.maximum < 9000:
+        other = "1"
+    trio.run(configs.set_group, "g", {setting.name: other})
+    assert configs.share_settings("g").is_queue
+    assert not configs.share_settings("other").is_queue
 
 
 def test_the_brokers_settings(configs: Configs) -> None:
