@@ -64,8 +64,8 @@ class RequestMetrics:
         histogram.total += seconds
 
     def failed(self, codes: Sequence[int]) -> None:
-        for code in codes:
-            self.errors[code] = self.errors.get(code, 0) + 1
+        for code in set(codes):  # Few codes, but perhaps of very many rows.
+            self.errors[code] = self.errors.get(code, 0) + codes.count(code)
 
 
 class WaitMetrics:

@@ -29,13 +29,13 @@ def handle(request: Request) -> Message:
     return {
         "error_code": ErrorCode.none,
         "error_message": "",
-        "entries": [
+        "entries": (
             {
                 "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
                 "values": [{"key": key, "value": float(value)} for key, value in sorted(values.items())],
             }
             for entity, values in found
-        ],
+        ),
     }
 
 

@@ -76,7 +76,7 @@ async def _page(
         if topic is None:
             rows.append(_unknown_row(request, name))
         else:
-            partitions = partition_rows(request, topic, first_partition, limit)
+            partitions = list(partition_rows(request, topic, first_partition, limit))
             operations = topic_operations(request, name)
             rows.append(_row(name, topic, ErrorCode.none, partitions, operations))
             limit -= len(partitions)

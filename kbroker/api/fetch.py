@@ -13,22 +13,35 @@ With an authorizer a topic needs READ: without it its rows are 29, without water
 or not it exists (an unknown id is 100). Rights are looked at once for a request, also for the
 topics of its session; a request that waits is answered by those that it had.
 
+A request of many rows gives way to others after each ROWS_A_TURN of them, in every pass over them.
+
 Not done: fetching from followers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 from kbroker.api.request import Raw, Request
+from kbroker.api.turns import in_turns, parts, pause
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.logs.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
+from kbroker.broker.logs.fetch_sessions import (
+    INITIAL_EPOCH,
+    FetchedRow,
+    FetchPartition,
+    FetchRows,
+    FetchSession,
+    TopicKey,
+)
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.batches import Buffer
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.messages import milliseconds
-from kbroker.protocol.responses import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row
+from kbroker.protocol.responses import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row, pack_fetch
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.rights import Rights
 
@@ -41,7 +54,7 @@ _ISOLATION_LEVELS = (0, _READ_COMMITTED)
 
 async def handle(request: Request) -> Raw:
     try:
-        session, wanted = _wanted(request)
+        session, wanted = await _wanted(request)
     except KafkaError as error:
         return Raw(fetch_response(request.version, error.code, 0, ()), (error.code,))
     metering = request.connection.metering
@@ -49,31 +62,44 @@ async def handle(request: Request) -> Raw:
     if room_bytes == 0:
         return _without_records(request, session)
     rights = request.connection.rights
-    fetch = _Fetch(request, wanted, () if rights is None else _denied(request, rights, wanted))
+    fetch = _Fetch(request, wanted, () if rights is None else await _denied(request, rights, wanted))
     if room_bytes is not None:
         fetch.limit_to(room_bytes)
-    if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
-        return _refused(request, ErrorCode.unknown_server_error)
+    if request.body.isolation_level not in _ISOLATION_LEVELS and await fetch.finds_any():
+        return await _refused(request, ErrorCode.unknown_server_error)
     if not await fetch.look(is_last=False) and (wait_ms := milliseconds(request.body.max_wait)) > 0:
         await request.connection.wait_for(fetch, wait_ms, request.broker.metrics.fetch)
     rows = fetch.rows
     if metering is not None:
         metering.fetched(_size(rows), now_ms())
-    errors = fetch.count(rows)
-    if session is None:
-        return Raw(fetch_response(request.version, 0, 0, _by_topic(rows)), errors)
-    due = session.due(rows)
-    if request.body.session_epoch > 0:
-        rows = due
-    return Raw(fetch_response(request.version, 0, session.session_id, _by_topic(rows)), errors)
+    return await _answer(request, session, fetch)
 
 
-def _denied(request: Request, rights: Rights, wanted: Sequence[FetchPartition]) -> Collection[TopicKey]:
+async def _answer(request: Request, session: FetchSession | None, fetch: _Fetch) -> Raw:
+    rows = fetch.rows
+    errors: list[int] = []
+    topics: _Topics = []
+    for part in (rows,) if len(rows) <= ROWS_A_TURN else parts(rows):
+        if part is not rows:
+            await pause()
+        fetch.count(part, errors)
+        due = part if session is None else session.due(part)
+        _add_by_topic(part if session is None or request.body.session_epoch <= 0 else due, topics)
+    session_id = 0 if session is None else session.session_id
+    buffers: list[Buffer] = []
+    for _ in pack_fetch(request.version, 0, session_id, topics, buffers):
+        await pause()
+    return Raw(buffers, errors)
+
+
+async def _denied(request: Request, rights: Rights, wanted: Sequence[FetchPartition]) -> Collection[TopicKey]:
     """The topics that the client may not read. Unknown ids are not among them."""
     denied: set[TopicKey] = set()
     topics = request.broker.topics
     last: TopicKey | None = None
-    for asked in wanted:
+    for count, asked in enumerate(wanted, 1):
+        if not count % ROWS_A_TURN:
+            await pause()
         key = asked.key[0]
         if key == last:
             continue
@@ -108,63 +134,83 @@ def _without_records(request: Request, session: FetchSession | None) -> Raw:
     return Raw(fetch_response(request.version, 0, session_id, ()), ())
 
 
-def _refused(request: Request, code: ErrorCode) -> Raw:
+async def _refused(request: Request, code: ErrorCode) -> Raw:
     """Refuse the whole request. Before version 13 every row has the error, too."""
     body = request.body
-    topics = [] if request.version >= FETCH_TOPIC_IDS else body.topics
-    rows = [
-        (topic.topic, [FetchRow(row.partition, code, aborted=()) for row in topic.partitions])
-        for topic in topics
-    ]
+    topics: _Topics = []
+    count = 0
+    for topic in () if request.version >= FETCH_TOPIC_IDS else body.topics:
+        rows: list[FetchRow] = []
+        topics.append((topic.topic, rows))
+        for row in topic.partitions:
+            rows.append(FetchRow(row.partition, code, aborted=()))
+            count += 1
+            if not count % ROWS_A_TURN:
+                await pause()
     session_id = body.session_id if request.version >= _SESSIONS_FROM else 0
-    return Raw(fetch_response(request.version, code, session_id, rows), (code,))
+    buffers: list[Buffer] = []
+    await in_turns(pack_fetch(request.version, code, session_id, topics, buffers))
+    return Raw(buffers, (code,))
 
 
-def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartition]]:
+async def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartition]]:
+    """A partition that is listed twice gets one row, in its first place, by its last listing."""
     body, version = request.body, request.version
     by_id = version >= FETCH_TOPIC_IDS
-    wanted: list[FetchPartition] = []
+    wanted: dict[tuple[TopicKey, int], FetchPartition] = {}
+    count = 0
     for topic in body.topics:
         name: TopicKey = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
         for row in topic.partitions:
+            count += 1
+            if not count % ROWS_A_TURN:
+                await pause()
             epoch = row.current_leader_epoch if version >= _LEADER_EPOCH_FROM else -1
             if epoch < 0:
                 epoch = -1  # Any negative number means that the client does not know it.
             last_epoch = row.last_fetched_epoch if version >= _LAST_FETCHED_EPOCH_FROM else -1
-            wanted.append(
-                FetchPartition(
-                    (name, row.partition), row.fetch_offset, row.partition_max_bytes, epoch, last_epoch
-                )
-            )
+            key = (name, row.partition)
+            wanted[key] = FetchPartition(key, row.fetch_offset, row.partition_max_bytes, epoch, last_epoch)
+    asked = list(wanted.values())
     if version < _SESSIONS_FROM:
-        return None, _unique(wanted)
+        return None, asked
     forgotten: list[tuple[TopicKey, int]] = []
     for topic in body.forgotten_topics_data:
         name = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
-        forgotten += [(name, index) for index in topic.partitions]
-    session = request.broker.fetch_sessions.fetch(
-        body.session_id, body.session_epoch, by_id, wanted, forgotten, request.connection.principal,
-        request.connection.id,
+        for index in topic.partitions:
+            count += 1
+            if not count % ROWS_A_TURN:
+                await pause()
+            forgotten.append((name, index))
+    sessions, connection = request.broker.fetch_sessions, request.connection
+    is_long = count > ROWS_A_TURN
+    session = sessions.fetch(
+        body.session_id, body.session_epoch, by_id, () if is_long else asked, () if is_long else forgotten,
+        connection.principal, connection.id,
     )  # fmt: skip
-    return session, _unique(wanted) if session is None else list(session.partitions.values())
+    if session is None:
+        return None, asked
+    if is_long:
+        await in_turns(sessions.update(session, asked, forgotten))
+        if not sessions.has(session):
+            if body.session_epoch == INITIAL_EPOCH:
+                return None, asked
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
+    return session, list(session.partitions.values())
 
 
-def _unique(wanted: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
-    """A partition that is listed twice gets one row, in its first place, by its last listing."""
-    return wanted if len(wanted) == 1 else list({each.key: each for each in wanted}.values())
+_Topics: TypeAlias = list[tuple[TopicKey, list[FetchRow]]]
 
 
-def _by_topic(rows: FetchRows) -> list[tuple[TopicKey, list[FetchRow]]]:
+def _add_by_topic(rows: Sequence[FetchedRow], topics: _Topics) -> None:
     """Adjacent rows of one topic become one topic of the answer."""
-    topics: list[tuple[TopicKey, list[FetchRow]]] = []
-    last: TopicKey | None = None
+    last, same_topic = topics[-1] if topics else (None, [])
     for asked, row in rows:
         if asked.key[0] != last:
             last = asked.key[0]
-            same_topic: list[FetchRow] = []
+            same_topic = []
             topics.append((last, same_topic))
         same_topic.append(row)
-    return topics
 
 
 class _Fetch:
@@ -182,17 +228,20 @@ class _Fetch:
         self._min_bytes: int = min(body.min_bytes, self._max_bytes)
         self.rows: FetchRows = []
         self.has_paused = False
-        """Whether a read had to wait for a thread, so that the rows before it may be outdated."""
+        """Whether a look had to wait, so that rows of before may be outdated."""
 
     def limit_to(self, most_bytes: int) -> None:
         """Return no more, apart from the first batch."""
         self._max_bytes = min(self._max_bytes, most_bytes)
         self._min_bytes = min(self._min_bytes, most_bytes)
 
-    def finds_any(self) -> bool:
-        return any(
-            asked.key[0] not in self._denied and self._find(asked) is not None for asked in self._wanted
-        )
+    async def finds_any(self) -> bool:
+        for count, asked in enumerate(self._wanted, 1):
+            if not count % ROWS_A_TURN:
+                await pause()
+            if asked.key[0] not in self._denied and self._find(asked) is not None:
+                return True
+        return False
 
     async def look(self, *, is_last: bool) -> bool:
         """Read the partitions. Rows for missing and denied ones come last and do not cut the wait
@@ -203,7 +252,12 @@ class _Fetch:
         left_bytes = self._max_bytes
         is_urgent = False
         denied = self._denied
+        count = 0
         for asked in self._wanted:
+            count += 1
+            if not count % ROWS_A_TURN:
+                self.has_paused = True
+                await pause()
             if denied and asked.key[0] in denied:
                 row = FetchRow(asked.key[1], ErrorCode.topic_authorization_failed, aborted=())
                 missing.append((asked, row))
@@ -242,16 +296,14 @@ class _Fetch:
         for partition in self._watched:
             partition.waiters.discard(self._waiter)
 
-    def count(self, rows: FetchRows) -> Sequence[int]:
-        """Count the fetched bytes in the metrics. Returns the error codes of the rows."""
-        errors: list[int] = []
+    def count(self, rows: Sequence[FetchedRow], errors: list[int]) -> None:
+        """Count the fetched bytes in the metrics. Adds the error codes of the rows to `errors`."""
         for asked, row in rows:
             if row.error_code:
                 errors.append(row.error_code)
             topic = self._topic(asked) if asked.found is None else asked.found
             if topic is not None:
                 topic.metrics.fetched(row.error_code, sum(map(len, row.records)) if row.records else 0)
-        return errors
 
     async def _read(
         self, partition: Partition, asked: FetchPartition, limit_bytes: int, *, is_first: bool

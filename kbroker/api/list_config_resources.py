@@ -41,9 +41,9 @@ def handle(request: Request) -> Message:
     )
     if not _NAMES.keys() >= set(types):
         return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-    rows = [
+    rows = (
         {"resource_name": name, "resource_type": kind}
         for kind in dict.fromkeys(types)
         for name in _NAMES[kind](request.broker)
-    ]
+    )
     return {"error_code": ErrorCode.none, "config_resources": rows}

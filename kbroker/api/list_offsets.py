@@ -119,7 +119,7 @@ async def handle(request: Request) -> Message:
             await turn.row()
             rows.append(_Answered(row, ErrorCode.topic_authorization_failed))
     return {
-        "topics": [{"name": name, "partitions": _rows(found)} for name, found in answered.items() if found]
+        "topics": ({"name": name, "partitions": _rows(found)} for name, found in answered.items() if found)
     }
 
 

@@ -26,9 +26,10 @@ from kbroker.api.request import Message, Request
 from kbroker.api.turns import Turn
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.security.acls import Operation
 
-_BY_ID = 12
+_HAS_IDS, _BY_ID = 10, 12
 
 
 async def handle(request: Request) -> Message:
@@ -39,10 +40,10 @@ async def handle(request: Request) -> Message:
         return _refused(asked)
     if asked is None or (request.version == 0 and not asked):
         rows = _all_rows(request)
-    elif ids := _ids(asked):
-        rows = (_row_by_id(request, topic_id) for topic_id in ids)
+    elif ids := _ids(request.version, asked):
+        rows = _rows_by_id(request, ids)
     else:
-        names = dict.fromkeys(topic.name for topic in asked)
+        names = dict.fromkeys([topic.name for topic in asked])
         rows = (
             iter(await _created_rows(request, names)) if _may_create(request) else _named_rows(request, names)
         )
@@ -140,15 +141,13 @@ def _operations(request: Request, row: Message) -> int:
     return NOT_REQUESTED if is_refused else topic_operations(request, name)
 
 
-def _ids(asked: Sequence[Any]) -> Sequence[UUID]:
-    """Each id once. If there is any, names are ignored."""
-    return list(
-        dict.fromkeys(topic.topic_id for topic in asked if getattr(topic, "topic_id", None) is not None)
-    )
+def _ids(version: int, asked: Sequence[Any]) -> Sequence[UUID]:
+    """If there is any, names are ignored."""
+    return [topic.topic_id for topic in asked if topic.topic_id is not None] if version >= _HAS_IDS else ()
 
 
 def _may_ask(version: int, asked: Sequence[Any]) -> bool:
-    return version >= _BY_ID or (all(topic.name is not None for topic in asked) and not _ids(asked))
+    return version >= _BY_ID or not (None in [topic.name for topic in asked] or _ids(version, asked))
 
 
 def _refused(asked: Sequence[Any]) -> Message:
@@ -157,11 +156,19 @@ def _refused(asked: Sequence[Any]) -> Message:
         "brokers": (),
         "cluster_id": None,
         "controller_id": -1,
-        "topics": [
+        "topics": (
             _error_row(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in asked
-        ],
+        ),
         "cluster_authorized_operations": NOT_REQUESTED,
     }
+
+
+def _rows_by_id(request: Request, ids: Iterable[UUID]) -> Iterator[Message | None]:
+    """None for an id that is repeated."""
+    seen: set[UUID] = set()
+    for topic_id in ids:
+        yield None if topic_id in seen else _row_by_id(request, topic_id)
+        seen.add(topic_id)
 
 
 def _row_by_id(request: Request, topic_id: UUID) -> Message:
@@ -179,30 +186,30 @@ def _may_create(request: Request) -> bool:
 
 
 def topic_row(request: Request, topic: Topic) -> Message:
+    rows = partition_rows(request, topic, 0, len(topic.partitions))
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": partition_rows(request, topic, 0, len(topic.partitions)),
+        "partitions": rows if len(topic.partitions) > ROWS_A_TURN else list(rows),
         "topic_authorized_operations": NOT_REQUESTED,
     }
 
 
-def partition_rows(request: Request, topic: Topic, first: int, most: int) -> list[Message]:
+def partition_rows(request: Request, topic: Topic, first: int, most: int) -> Iterator[Message]:
     node = request.broker.node_id
-    return [
-        {
+    replicas = (node,)
+    for index, partition in enumerate(topic.partitions[first : first + most], first):
+        yield {
             "error_code": ErrorCode.none,
             "partition_index": index,
             "leader_id": node,
             "leader_epoch": partition.leader_epoch,
-            "replica_nodes": (node,),
-            "isr_nodes": (node,),
+            "replica_nodes": replicas,
+            "isr_nodes": replicas,
             "offline_replicas": (),
         }
-        for index, partition in enumerate(topic.partitions[first : first + most], first)
-    ]
 
 
 def _denied_row(name: str | None) -> Message:

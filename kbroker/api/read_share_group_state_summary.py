@@ -1,6 +1,8 @@
 """ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions;
 fences no leader.
 
+The states of up to ROWS_A_TURN share-partitions are of one moment.
+
 A share-partition without state has start offset -1 without an error; a refused row has 0. v1 has
 the delivery complete count (KIP-1226).
 
@@ -9,10 +11,15 @@ With an authorizer it needs CLUSTER_ACTION (31 in every row)."""
 
 from __future__ import annotations
 
+from itertools import islice
+from uuid import UUID
+
 from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
-from kbroker.api.share_state_rows import answer, asked, refused
+from kbroker.api.share_state_rows import add, answer, answer_of, each_asked, refused
+from kbroker.api.turns import pause
 from kbroker.errors import ErrorCode
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.security.acls import Operation
 from kbroker.share.persister import ReadRequest, SummaryResult
 
@@ -24,8 +31,13 @@ in the log."""
 async def handle(request: Request) -> Message:
     if not allows_on_cluster(request, Operation.CLUSTER_ACTION):
         return answer(refused(request.body, SummaryResult), _summary)
-    requests = asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
-    return answer(await request.broker.persister.read_summary(request.body.group_id, requests), _summary)
+    requests = each_asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
+    topics: dict[UUID, dict[int, SummaryResult]] = {}
+    while some := list(islice(requests, ROWS_A_TURN)):
+        if topics:
+            await pause()
+        add(await request.broker.persister.read_summary(request.body.group_id, some), topics)
+    return answer_of(topics, _summary)
 
 
 def _summary(result: SummaryResult) -> Message:

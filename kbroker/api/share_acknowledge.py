@@ -35,7 +35,7 @@ MAX_MEMBER_ID_LENGTH = 36
 NO_TOPIC_ID = UUID(int=0)
 
 _ack_batch = maker(AckBatch, tuple[int, int, bytes])
-_partition = maker(TopicPartition, tuple[UUID, int])
+as_partition = maker(TopicPartition, tuple[UUID, int])
 """Needs to be fast: clients may acknowledge each record by itself, and list partitions again and
 again."""
 
@@ -74,7 +74,7 @@ async def handle(request: Request) -> Raw:
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
     listed = [
-        _partition((topic.topic_id or NO_TOPIC_ID, row.partition_index))
+        as_partition((topic.topic_id or NO_TOPIC_ID, row.partition_index))
         for topic in topics
         for row in topic.partitions
     ]
@@ -143,7 +143,7 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
 def _reasons_of(body: ReasonedAcknowledge) -> dict[TopicPartition, dict[int, Reason]]:
     found: dict[TopicPartition, dict[int, Reason]] = {}
     for topic_id, partition, offset, reason in body.reasons:
-        found.setdefault(_partition((topic_id, partition)), {})[offset] = shortened(reason)
+        found.setdefault(as_partition((topic_id, partition)), {})[offset] = shortened(reason)
     return found
 
 
@@ -156,7 +156,7 @@ def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[Ac
                 _ack_batch((each.first_offset, each.last_offset, pack_types(each.acknowledge_types)))
                 for each in row.acknowledgement_batches
             ]
-            listed.append((_partition((topic_id, row.partition_index)), batches))
+            listed.append((as_partition((topic_id, row.partition_index)), batches))
     if len(listed) < 2:
         return listed
     joined: dict[TopicPartition, list[AckBatch]] = {}

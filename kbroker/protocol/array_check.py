@@ -83,7 +83,9 @@ class _Text(NamedTuple):
 class Array(NamedTuple):
     """`least` is the smallest number of bytes of one element.
 
-    `name`: of the field, if it is an array of `entity`, a schema; otherwise empty."""
+    - `name`: of the field; empty in a struct that is part of another one
+    - `entity`: the schema of its elements, if they have fields
+    """
 
     compact: bool
     nullable: bool
@@ -274,7 +276,7 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
             unknown.append(Edit(field, end, b"", at if tag in step.aside else -1))
         at = end
     if unknown:
-        edits += (Edit(begin, after_count, _to_uvarint(count - len(unknown))), *unknown)
+        edits += (Edit(begin, after_count, to_uvarint(count - len(unknown))), *unknown)
     return at
 
 
@@ -307,7 +309,7 @@ def _is_below_zero(compact_length: int) -> bool:
     return compact_length & 0xFFFFFFFF == 0 or compact_length & 0xFFFFFFFF > 0x80000000
 
 
-def _to_uvarint(value: int) -> bytes:
+def to_uvarint(value: int) -> bytes:
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -356,7 +358,7 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
             else _asprogram_of(_primitive(field, flexible, nullable=False))
         )
         least = max(1, sum(map(_least, element)))
-        return Array(flexible, optional, element, least, field.name if entity is not None else "", entity)
+        return Array(flexible, optional, element, least, field.name, entity)
     entity = _entity(inner)
     if entity is None:
         return _primitive(field, flexible, nullable=optional)

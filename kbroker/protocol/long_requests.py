@@ -2,7 +2,8 @@
 
 The check of a frame (array_check.py) ends where a request has more rows than one turn decodes. Then
 the rows of its arrays are checked and decoded one by one, and the rest of the message as if its
-arrays were empty. A row that is long itself is decoded in the same way.
+arrays were empty. A row that is long itself is decoded in the same way. An array of texts or
+numbers is decoded in parts, each together with the rest of the message.
 
 The rows of a request are the elements of all of its arrays. Each API has a bound of them
 (api/bounds.py). The number of an array's elements stands before them, so a request beyond the bound
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
@@ -28,12 +29,22 @@ from .array_check import (
     program_of,
     run,
     skip_tags,
+    to_uvarint,
 )
 from .messages import RequestHead, request_schema
 from .reject_reasons import SHARE_ACKNOWLEDGE, with_reasons
 
 DECODED_ROWS_A_TURN: Final = 4096
 """Some milliseconds of work."""
+
+
+class _Values(NamedTuple):
+    """An array of texts or numbers. `empty`: replaces it by an empty one; `parts`: arrays of some
+    of its elements each, as bytes."""
+
+    name: str
+    empty: Edit
+    parts: list[bytes]
 
 
 class LongRequest:
@@ -68,6 +79,7 @@ class LongRequest:
         begin, frame = at, self._frame
         edits = Counted(self._rows_left)
         arrays: dict[str, Any] = {}
+        of_values: list[_Values] = []
         for step in program_of(schema):
             if type(step) is not Array or not step.name:
                 at = run((step,), frame, at, edits)
@@ -75,7 +87,11 @@ class LongRequest:
             count_at = at
             count, at = array_count(step, frame, at, edits)
             self._rows_left = edits.rows_left
-            if count > 0:
+            if count > 0 and step.entity is None:
+                values, at = yield from self._values(step, count, count_at, at)
+                of_values.append(values)
+                edits.append(values.empty)
+            elif count > 0:
                 rows = []
                 for _ in range(count):
                     row, at = yield from self._row(step.entity, at)
@@ -86,9 +102,36 @@ class LongRequest:
         self._rows_left = edits.rows_left
         edits.sort()
         entity, _ = entity_reader(schema)(edited(frame, edits, begin, at), 0)
+        for values in of_values:
+            found: list[Any] = []
+            for part in values.parts:
+                filled = [
+                    Edit(each.start, each.end, part) if each is values.empty else each for each in edits
+                ]
+                one, _ = entity_reader(schema)(edited(frame, filled, begin, at), 0)
+                found += getattr(one, values.name)
+                yield
+            arrays[values.name] = tuple(found)
         for name, value in arrays.items():
             object.__setattr__(entity, name, value)  # It is frozen, and not yet used.
         return entity, at, edits
+
+    def _values(
+        self, step: Array, count: int, count_at: int, at: int
+    ) -> Generator[None, None, tuple[_Values, int]]:
+        """An array of texts or numbers, and where it ends."""
+        frame, parts = self._frame, []
+        left = count
+        while left:
+            some, begin = min(left, DECODED_ROWS_A_TURN), at
+            inner: list[Edit] = []
+            for _ in range(some):
+                at = run(step.element, frame, at, inner)
+            number = to_uvarint(some + 1) if step.compact else some.to_bytes(4, "big")
+            parts.append(number + edited(frame, inner, begin, at))
+            left -= some
+            yield
+        return _Values(step.name, Edit(count_at, at, b"\x01" if step.compact else bytes(4)), parts), at
 
     def _row(self, schema: Any, at: int) -> Generator[None, None, tuple[Any, int]]:
         edits = Counted(min(DECODED_ROWS_A_TURN, self._rows_left))

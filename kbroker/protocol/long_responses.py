@@ -32,9 +32,9 @@ ROWS_A_TURN: Final = 256
 """Rows that are built and encoded before other requests get a turn: some milliseconds of work."""
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
-_COUNTED_AS_A_ROW: Final = 16
-"""Keys that are counted with the work of one row."""
 _PART_BYTES: Final = 64 << 10
+_KEYS_A_ROW: Final = 4
+"""Keys whose look-up in a table counts as a row. Some are hashed by a function in Python."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -53,12 +53,12 @@ def each_once(asked: Iterable[K], make: Callable[[K], Any]) -> Iterator[Any]:
     """The rows for what a client has named, in its order. `make(key)` is called once for each
     key."""
     keys = asked if isinstance(asked, (tuple, list)) else list(asked)
-    counts: Counter[K] = Counter()
-    for at in range(0, len(keys), _COUNTED_AS_A_ROW):
+    times: Counter[K] = Counter()
+    for at in range(0, len(keys), _KEYS_A_ROW):
+        times.update(keys[at : at + _KEYS_A_ROW])
         if at:
-            yield None  # A key may have rows of its own, which are hashed.
-        counts.update(keys[at : at + _COUNTED_AS_A_ROW])
-    repeated = {key for key, times in counts.items() if times > 1}
+            yield None
+    repeated = {key for key, count in times.items() if count > 1}
     made: dict[K, Repeated] = {}
     for key in keys:
         if key not in repeated:
@@ -78,7 +78,7 @@ def _count(schema: Any, message: Any, most: int) -> int:
     """The rows of a message, counted no further than above `most`. An iterator has more than
     that."""
     count = 0
-    for name, rows_schema in _arrays(schema):
+    for name, rows_schema in _all_arrays(schema):
         rows = _value(message, name)
         if rows is None:
             continue
@@ -87,7 +87,7 @@ def _count(schema: Any, message: Any, most: int) -> int:
         count += len(rows)
         if count > most:
             return count
-        if _arrays(rows_schema):
+        if _all_arrays(rows_schema):
             for row in rows:
                 count += _count(rows_schema, row.row if type(row) is Repeated else row, most - count)
                 if count > most:
@@ -109,9 +109,12 @@ class _FieldPlan(NamedTuple):
 def _arrays(schema: Any) -> tuple[tuple[str, Any], ...]:
     """The fields of a schema that are arrays of rows, with their schemas. None if it has tagged
     fields: such a message is short, or packed by hand."""
+    return () if any("tag" in field.metadata for field in fields(schema)) else _all_arrays(schema)
+
+
+@cache
+def _all_arrays(schema: Any) -> tuple[tuple[str, Any], ...]:
     hints = get_type_hints(schema)
-    if any("tag" in field.metadata for field in fields(schema)):
-        return ()
     found = ((field.name, _row_schema(hints[field.name])) for field in fields(schema))
     return tuple((name, rows) for name, rows in found if rows is not None)
 
@@ -225,14 +228,9 @@ class Packing:
     ) -> Generator[None, None, None]:
         """The number of rows comes first. With an iterator it is known last."""
         write_count = write_compact_array_length if schema.__flexible__ else _write_legacy_count
-        place = -1
-        if isinstance(rows, Sequence):
+        if is_counted := isinstance(rows, Sequence):
             write_count(self._buffer, len(rows))
-        else:
-            self._end_part()
-            place = len(self.parts)
-            self.parts.append(b"")
-        count = 0
+        place, at, count = len(self.parts), self._buffer.tell(), 0
         for row in rows:
             if row is not None:
                 count += 1
@@ -244,11 +242,23 @@ class Packing:
             if self._spent >= ROWS_A_TURN:
                 self._spent = 0
                 yield
-        if place >= 0:
-            buffer = io.BytesIO()
-            write_count(buffer, count)
-            self.parts[place] = buffer.getvalue()
-            self._parts_bytes += len(self.parts[place])
+        if not is_counted:
+            counted = io.BytesIO()
+            write_count(counted, count)
+            self._insert(counted.getvalue(), place, at)
+
+    def _insert(self, counted: bytes, place: int, at: int) -> None:
+        """In front of what was packed since there were `place` parts and `at` bytes in the
+        buffer."""
+        if len(self.parts) == place:
+            with self._buffer.getbuffer() as packed:
+                content = bytes(packed[at:])
+            self._buffer.seek(at)
+            self._buffer.write(counted + content)
+        else:
+            part = memoryview(self.parts[place])
+            self.parts[place : place + 1] = (b"".join((part[:at], counted)), part[at:])
+            self._parts_bytes += len(counted)
 
     def _row(self, schema: Any, row: Any) -> Generator[None, None, None]:
         if type(row) is Repeated:
@@ -268,8 +278,8 @@ class Packing:
             within = Packing(schema, row.row, self._most_bytes)
             within._is_first, within._spent = self._is_first, self._spent
             yield from within._row(schema, row.row)
-            self._spent = within._spent
             within._end_part()
+            self._spent = within._spent
             packed = row.packed = (b"".join(within.parts), within.errors)
         else:
             self._check(len(packed[0]))
@@ -284,7 +294,7 @@ class Packing:
         entity = build(schema, row)
         entity_writer(schema)(self._buffer, entity)
         self.errors += error_codes(entity)
-        for name, _ in _arrays(schema):
+        for name, _ in _all_arrays(schema):
             self._spent += len(getattr(entity, name) or ())
 
     def _check(self, more_bytes: int) -> None:

@@ -12,12 +12,13 @@ current_leader as a plain field: -1/-1, "no hint".
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.formats.batches import Buffer
 from kbroker.makers import maker
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.share.effects import AcquiredRange
 
 PRODUCE_FLEXIBLE = 9
@@ -203,10 +204,25 @@ def with_throttle_time(
 def fetch_response(
     version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | int, Sequence[FetchRow]]]
 ) -> list[Buffer]:
-    """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there.
-    `error_code` and `session_id` are sent from v7."""
-    flexible = version >= FETCH_FLEXIBLE
+    """`pack_fetch` for a response of few rows."""
     buffers: list[Buffer] = []
+    for _ in pack_fetch(version, error_code, session_id, topics, buffers):
+        pass
+    return buffers
+
+
+def pack_fetch(
+    version: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[str | int, Sequence[FetchRow]]],
+    buffers: list[Buffer],
+) -> Iterator[None]:
+    """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there.
+    `error_code` and `session_id` are sent from v7. Adds to `buffers`, and yields where others
+    should get a turn."""
+    flexible = version >= FETCH_FLEXIBLE
+    count = 0
     head = [_FETCH_HEAD.pack(0, error_code, session_id) if version >= 7 else b"\x00\x00\x00\x00"]
     head.append(uvarint(len(topics) + 1) if flexible else _I32.pack(len(topics)))
     for topic, rows in topics:
@@ -219,6 +235,9 @@ def fetch_response(
         )
         head += (name, uvarint(len(rows) + 1) if flexible else _I32.pack(len(rows)))
         for row in rows:
+            count += 1
+            if not count % ROWS_A_TURN:
+                yield
             head.append(_fetch_row_head(version, row))
             if row.records:
                 buffers.append(b"".join(head))
@@ -233,7 +252,6 @@ def fetch_response(
     if flexible:
         head.append(b"\x00")
     buffers.append(b"".join(head))
-    return buffers
 
 
 def _fetch_row_head(version: int, row: FetchRow) -> bytes:
@@ -270,8 +288,22 @@ def share_fetch_response(
     error_code: int = 0,
     error_message: str | None = None,
 ) -> list[Buffer]:
-    """v1-2 (KIP-932): the same layout."""
+    """`pack_share_fetch` for a response of few rows, or with an error."""
     buffers: list[Buffer] = []
+    for _ in pack_share_fetch(topics, buffers, lock_timeout_ms, error_code, error_message):
+        pass
+    return buffers
+
+
+def pack_share_fetch(
+    topics: Sequence[tuple[UUID, Sequence[ShareFetchRow]]],
+    buffers: list[Buffer],
+    lock_timeout_ms: int,
+    error_code: int = 0,
+    error_message: str | None = None,
+) -> Iterator[None]:
+    """v1-2 (KIP-932): the same layout. Adds to `buffers`, and yields where others should get a
+    turn."""
     if error_message is None:
         head = [_SHARE_FETCH_HEAD.pack(0, error_code, lock_timeout_ms), uvarint(len(topics) + 1)]
     else:
@@ -281,9 +313,13 @@ def share_fetch_response(
             _I32.pack(lock_timeout_ms),
             uvarint(len(topics) + 1),
         ]
+    count = 0
     for topic_id, rows in topics:
         head += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message, acknowledge_code, acknowledge_message, records, acquired in rows:
+            count += 1
+            if not count % ROWS_A_TURN:
+                yield
             if message is None and acknowledge_message is None:
                 head.append(_SHARE_FETCH_ROW.pack(index, code, acknowledge_code, -1, -1))
             else:
@@ -299,7 +335,6 @@ def share_fetch_response(
         head.append(b"\x00")
     head.append(b"\x01\x00")
     buffers.append(b"".join(head))
-    return buffers
 
 
 def share_acknowledge_response(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kbroker.formats.security_values import StoredAcl
@@ -213,9 +214,7 @@ class AclTable:
         return self._count
 
     def __iter__(self) -> Iterator[Acl]:
-        for patterns in (self._literal, self._prefixed):
-            for acls in patterns.values():
-                yield from acls
+        return chain.from_iterable(chain(self._literal.values(), self._prefixed.values()))
 
     def __contains__(self, acl: Acl) -> bool:
         return acl in self._patterns(acl).get((acl.kind, acl.name), ())
@@ -252,12 +251,12 @@ class AclTable:
                 break
             yield from self._prefixed.get((kind, name[:length]), ())
 
-    def selected(self, wanted: AclFilter) -> Iterator[Acl]:
-        """The entries that the filter selects. One that names a resource costs look-ups only."""
-        return filter(wanted.selects, self if wanted.name is None else self._named(wanted, wanted.name))
+    def candidates(self, wanted: AclFilter) -> list[Acl]:
+        """The entries that the filter may select, and others. One that names a resource costs
+        look-ups only."""
+        return list(self if wanted.name is None else self._named(wanted, wanted.name))
 
     def _named(self, wanted: AclFilter, name: str) -> Iterator[Acl]:
-        """Those that the filter may select, and others."""
         for kind in ResourceType if wanted.kind is ResourceType.ANY else (wanted.kind,):
             if wanted.pattern is PatternType.MATCH:
                 yield from self.matching(kind, name)

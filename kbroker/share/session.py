@@ -15,7 +15,7 @@ forgets, and all sessions of a closed connection but the newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -29,6 +29,7 @@ FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
 MAX_PARTITIONS: Final = 500_000
 """Of all sessions together, which take some 250 bytes each."""
+_PARTITIONS_A_STEP: Final = 256
 _ROW_DUE, _SERVED_IN = attrgetter("row_due"), attrgetter("served_in")
 
 
@@ -149,6 +150,8 @@ class FetchPlan(NamedTuple):
     - `is_final`: no fetching. After the acknowledgements, close() the session and release its
       records.
     - `expected_epoch`: the session's from here on, unless another request uses it.
+    - `to_do`: for a long request, the rest of its partitions, in steps between which others may
+      have a turn. `places` is known afterwards: the session's fetch_order().
     """
 
     session: ShareSession
@@ -157,6 +160,7 @@ class FetchPlan(NamedTuple):
     replaced: ShareSession | None = None
     is_final: bool = False
     expected_epoch: int = 1
+    to_do: Iterator[None] | None = None
 
     @property
     def is_new(self) -> bool:
@@ -218,30 +222,31 @@ class ShareSessions:
         add: Sequence[TopicPartition],
         forget: Sequence[TopicPartition],
         has_acks: bool,
+        in_steps: bool = False,
     ) -> FetchPlan:
         """Open, use or end a session.
 
         - `add`: the partitions of Topics.
         - `forget`: those of ForgottenTopicsData; ignored on epochs 0 and -1.
         - `has_acks`: whether any partition carries acknowledgements.
+        - `in_steps`: the caller takes the steps of the plan's `to_do`.
 
         Raises KafkaError, with nothing changed: invalid_request (acknowledgements on epoch 0),
         share_session_not_found, invalid_share_session_epoch, share_session_limit_reached. Return
         that last one only after MaxWaitMs, or clients spin.
         """
         if epoch == INITIAL_EPOCH:
-            return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks)
+            return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks, in_steps)
         if add and epoch != FINAL_EPOCH:
             self._check_room(len(add))
         session = self._expect(group_id, member_id, epoch)
         if epoch == FINAL_EPOCH:
             return FetchPlan(session, epoch, is_final=True)
+        if in_steps:
+            to_do = self._in_steps(session, add, forget, row_due=True)
+            return FetchPlan(session, epoch, expected_epoch=session.epoch, to_do=to_do)
         if add or forget:
-            before = len(session._places)
-            session._add(add, row_due=True)
-            if forget:
-                session._forget(forget)
-            self._partitions += len(session._places) - before
+            self._change(session, add, forget, row_due=True)
         return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), expected_epoch=session.epoch)
 
     def acknowledge(
@@ -303,7 +308,12 @@ class ShareSessions:
         )
 
     def _open(
-        self, key: SessionKey, connection_id: Hashable, add: Sequence[TopicPartition], has_acks: bool
+        self,
+        key: SessionKey,
+        connection_id: Hashable,
+        add: Sequence[TopicPartition],
+        has_acks: bool,
+        in_steps: bool,
     ) -> FetchPlan:
         if has_acks:
             raise KafkaError(ErrorCode.invalid_request)
@@ -315,12 +325,46 @@ class ShareSessions:
         if replaced is not None:
             self._remove(replaced)
         session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
-        session._add(add, row_due=False)
-        self._partitions += len(session._places)
         self._sessions[key] = session
         self._groups[key.group_id] += 1
         self._by_connection.setdefault(connection_id, {})[key] = session
+        if in_steps:
+            to_do = self._in_steps(session, add, (), row_due=False)
+            return FetchPlan(session, INITIAL_EPOCH, replaced=replaced, to_do=to_do)
+        session._add(add, row_due=False)
+        self._partitions += len(session._places)
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
+
+    def _change(
+        self,
+        session: ShareSession,
+        add: Sequence[TopicPartition],
+        forget: Sequence[TopicPartition],
+        *,
+        row_due: bool,
+    ) -> None:
+        before = len(session._places)
+        session._add(add, row_due=row_due)
+        if forget:
+            session._forget(forget)
+        self._partitions += len(session._places) - before
+
+    def _in_steps(
+        self,
+        session: ShareSession,
+        add: Sequence[TopicPartition],
+        forget: Sequence[TopicPartition],
+        *,
+        row_due: bool,
+    ) -> Iterator[None]:
+        """The session may end between two steps."""
+        for partitions, is_added in ((add, True), (forget, False)):
+            for at in range(0, len(partitions), _PARTITIONS_A_STEP):
+                if self._sessions.get(session.key) is not session:
+                    return
+                some = partitions[at : at + _PARTITIONS_A_STEP]
+                self._change(session, some if is_added else (), () if is_added else some, row_due=row_due)
+                yield
 
     def _check_room(self, more: int, less: int = 0) -> None:
         if self._partitions - less + more > MAX_PARTITIONS:

@@ -87,6 +87,18 @@ def test_no_turn_decodes_more_rows_than_it_may(version: int) -> None:
     assert turns == 5
 
 
+def test_texts_and_numbers_are_decoded_in_turns() -> None:
+    names = [f"group-{number}" for number in range(3 * DECODED_ROWS_A_TURN)]
+    for version in (0, 5):
+        frame = frame_of(15, version, {"groups": names, "include_authorized_operations": True})
+        body, turns = decoded(frame)
+        assert turns == 6, "three that check, and three that decode"
+        assert body == read_request(read_request_head(frame), frame)
+    topics = [{"name": "t", "partition_indexes": list(range(2 * DECODED_ROWS_A_TURN))}]
+    frame = frame_of(61, 0, {"topics": topics})
+    assert decoded(frame)[0] == read_request(read_request_head(frame), frame)
+
+
 def test_rows_of_rows_are_decoded_in_turns() -> None:
     rows = [{"partition_index": number, "timestamp": -1} for number in range(3 * DECODED_ROWS_A_TURN)]
     topics = [{"name": "one", "partitions": rows}, {"name": "two", "partitions": rows[:10]}]

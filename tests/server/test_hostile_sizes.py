@@ -1,161 +1,143 @@
-"""Requests of hostile sizes: no turn of the loop is long, no answer is larger than its bound, and a
-request beyond its bound ends its connection."""
+"""Requests of hostile sizes: no turn of the loop is long, none takes much memory, no answer is
+larger than its bound, and a request beyond its bound ends its connection.
+
+Every API of the table is judged: one that only reads by bounded turns, another by its work for each
+row."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Final
 
 import pytest
 
-from kbroker.api import APIS
+from kbroker.api import APIS, Api
+from kbroker.api.bounds import BOUNDS
 from kbroker.client.broker_process import RunningBroker
 from kbroker.client.rpc import Connection
 from kbroker.client.unreachable import ConnectionClosed
+from kbroker.formats.compression import DEFAULT_MAX_BYTES
+from kbroker.protocol.long_requests import DECODED_ROWS_A_TURN
 from kbroker.testing.broker import open_test_broker
-from tests.server.longest_turn import Turns, measured_broker
+from tests.server.hostile_judge import AUTHORIZER, Judge, Verdict, judge
+from tests.server.hostile_state import STATE, payloads
+from tests.server.numeric_fields import REQUESTS
 
-MANY = 5000
-MOST_WORK = 120_000
-"""Calls and memory blocks of a turn: that of 4096 decoded rows, or of 256 rows that are built and
-packed."""
+ROWS: Final = 1200
+ROWS_OF_CHANGES: Final = 200
+ROWS_OF_STATE: Final = 1500
 KEYS = {api.module: api.key for api in APIS.values()}
-Values: TypeAlias = dict[str, Any]
 
-
-def named(name: str) -> list[str]:
-    return [f"{name}-{number}" for number in range(MANY)]
-
-
-def rows(index: str, **row: Any) -> list[Values]:
-    return [{index: number, **row} for number in range(MANY)]
-
-
-HOSTILE: dict[str, tuple[str, int, Callable[[], Values]]] = {
-    "unknown topics": (
-        "metadata", 12,
-        lambda: {
-            "topics": [{"topic_id": None, "name": each} for each in named("t")],
-            "allow_auto_topic_creation": False, "include_topic_authorized_operations": False,
-        },
-    ),
-    "unknown topics with operations": (
-        "metadata", 8,
-        lambda: {
-            "topics": [{"name": each} for each in named("t")], "allow_auto_topic_creation": False,
-            "include_topic_authorized_operations": True, "include_cluster_authorized_operations": False,
-        },
-    ),
-    "groups": (
-        "describe_groups", 0, lambda: {"groups": named("g"), "include_authorized_operations": False},
-    ),
-    "one group": (
-        "describe_groups", 5, lambda: {"groups": ["g"] * MANY, "include_authorized_operations": False},
-    ),
-    "consumer groups": (
-        "consumer_group_describe", 1,
-        lambda: {"group_ids": named("g"), "include_authorized_operations": False},
-    ),
-    "share groups": (
-        "share_group_describe", 1,
-        lambda: {"group_ids": named("g"), "include_authorized_operations": False},
-    ),
-    "offsets": (
-        "list_offsets", 7,
-        lambda: {
-            "replica_id": -1, "isolation_level": 0,
-            "topics": [{"name": "t", "partitions": rows("partition_index", timestamp=-1)}],
-        },
-    ),
-    "offsets of topics": (
-        "list_offsets", 7,
-        lambda: {
-            "replica_id": -1, "isolation_level": 0,
-            "topics": [
-                {"name": each, "partitions": rows("partition_index", timestamp=-1)[:1]}
-                for each in named("t")
-            ],
-        },
-    ),
-    "leader epochs": (
-        "offset_for_leader_epoch", 4,
-        lambda: {
-            "replica_id": -1,
-            "topics": [{"topic": "t", "partitions": rows("partition", leader_epoch=0)}],
-        },
-    ),
-    "committed offsets of groups": (
-        "offset_fetch", 8,
-        lambda: {
-            "groups": [{"group_id": each, "topics": None} for each in named("g")], "require_stable": False,
-        },
-    ),
-    "committed offsets of partitions": (
-        "offset_fetch", 8,
-        lambda: {
-            "groups": [
-                {"group_id": "g", "topics": [{"name": "t", "partition_indexes": list(range(MANY))}]}
-            ],
-            "require_stable": False,
-        },
-    ),
-    "settings": (
-        "describe_configs", 4,
-        lambda: {
-            "resources": [
-                {"resource_type": 32, "resource_name": each, "configuration_keys": None}
-                for each in named("g")[:500]
-            ],
-        },
-    ),
-    "keys of settings": (
-        "describe_configs", 4,
-        lambda: {
-            "resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": named("key")}],
-        },
-    ),
-    "coordinators": ("find_coordinator", 5, lambda: {"key_type": 0, "coordinator_keys": named("g")}),
-    "transactional ids": ("describe_transactions", 0, lambda: {"transactional_ids": named("t")}),
-    "producers": (
-        "describe_producers", 0,
-        lambda: {"topics": [{"name": "t", "partition_indexes": list(range(MANY))}]},
-    ),
-    "topics and partitions": (
-        "describe_topic_partitions", 0,
-        lambda: {"topics": [{"name": each} for each in named("t")], "response_partition_limit": 2000,
-                 "cursor": None},
-    ),
-    "log directories": (
-        "describe_log_dirs", 4,
-        lambda: {"topics": [{"topic": each, "partitions": [0]} for each in named("t")]},
-    ),
-    "users": (
-        "describe_user_scram_credentials", 0, lambda: {"users": [{"name": each} for each in named("u")]},
-    ),
+READS: Final = frozenset(
+    {
+        "api_versions", "consumer_group_describe", "describe_acls", "describe_client_quotas",
+        "describe_cluster", "describe_configs", "describe_groups", "describe_log_dirs", "describe_producers",
+        "describe_share_group_offsets", "describe_topic_partitions", "describe_transactions",
+        "describe_user_scram_credentials", "fetch", "find_coordinator", "list_config_resources",
+        "list_groups", "list_offsets", "list_transactions", "metadata", "offset_fetch",
+        "offset_for_leader_epoch", "read_share_group_state_summary", "share_fetch", "share_group_describe",
+    }
+)  # fmt: skip
+"""Their turns are bounded, however many rows they have."""
+CHANGES: Final[dict[str, int]] = {
+    "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 5,
+    "create_topics": 215, "delete_topics": 90, "delete_records": 95, "init_producer_id": 0,
+    "add_partitions_to_txn": 135, "add_offsets_to_txn": 0, "end_txn": 0, "write_txn_markers": 115,
+    "txn_offset_commit": 90, "create_acls": 85, "delete_acls": 220, "alter_configs": 100,
+    "create_partitions": 80, "delete_groups": 65, "incremental_alter_configs": 105, "offset_delete": 80,
+    "alter_client_quotas": 65, "alter_user_scram_credentials": 90, "consumer_group_heartbeat": 70,
+    "share_group_heartbeat": 75, "share_acknowledge": 60, "initialize_share_group_state": 155,
+    "read_share_group_state": 180, "write_share_group_state": 160, "delete_share_group_state": 100,
+    "alter_share_group_offsets": 270, "delete_share_group_offsets": 10, "sasl_handshake": 0,
+    "sasl_authenticate": 0, "get_telemetry_subscriptions": 0, "push_telemetry": 0,
 }  # fmt: skip
+"""The work of a row in the longest turn of a request that is never interrupted. So its turns are
+bounded by the bound of its rows (kbroker/api/bounds.py)."""
+OLDEST: Final = {"metadata": 8}
+"""Instead of the oldest version, which creates topics."""
+_TURN: Final = 70_000
+"""256 rows that are looked up, built and packed."""
+_DECODED_ROW: Final = 15
+_SMALL_REQUEST: Final = 5_000
+_ROW_BYTES: Final = 8 << 10
+_ANY_BYTES: Final = 3 << 20
+"""Modules that a request imports, and caches that it fills."""
+
+
+def most_work(api: str, verdict: Verdict) -> int:
+    if api in READS or "text" in verdict.name:
+        return _TURN + _DECODED_ROW * min(verdict.rows, DECODED_ROWS_A_TURN)
+    return _SMALL_REQUEST + CHANGES[api] * verdict.rows
+
+
+def complaints(api: str, verdicts: Iterable[Verdict]) -> list[str]:
+    found = []
+    for each in verdicts:
+        print(each)
+        most_bytes = _ANY_BYTES + _ROW_BYTES * each.rows + 3 * (each.frame_bytes + each.answer_bytes)
+        if each.longest > (most := most_work(api, each)) or each.peak_bytes > most_bytes:
+            found.append(f"{each}; allowed are {most} and {most_bytes / (1 << 20):.1f} MiB")
+        is_beyond = each.rows > BOUNDS[KEYS[api]].rows or each.frame_bytes > BOUNDS[KEYS[api]].frame_bytes
+        if not each.answer_bytes and not is_beyond:
+            found.append(f"{each}: it has no answer")
+    return found
+
+
+def complaints_about_state(data_dir: Path, what: str, rows: int) -> list[str]:
+    with judge(data_dir, AUTHORIZER if what == "ACLs" else None) as found:
+        return [
+            complaint
+            for verdict in STATE[what](found, rows)
+            for complaint in complaints(verdict.name.partition(":")[0].partition(" ")[0], [verdict])
+        ]
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Connection, Turns]]:
-    data_dir: Path = tmp_path_factory.mktemp("hostile") / "data"
-    with measured_broker(data_dir) as (address, turns), Connection(*address, timeout_s=120) as connection:
-        yield connection, turns
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with judge(tmp_path_factory.mktemp("hostile") / "data") as found:
+        yield found
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_turn_is_long(measured: tuple[Connection, Turns], name: str) -> None:
-    connection, turns = measured
-    api, version, make = HOSTILE[name]
-    frame = connection.encode(api, version, make())
-    connection.send_raw(frame)  # The first imports modules.
-    assert connection.read_frame()
-    turns.begin()
-    connection.send_raw(frame)
-    answer = connection.read_frame()
-    print(f"{name}: {len(frame)} bytes, answered with {len(answer)}; longest turn {turns.longest}")
-    assert turns.longest < MOST_WORK
+def test_every_api_is_judged() -> None:
+    assert not READS & CHANGES.keys()
+    assert READS | CHANGES.keys() == KEYS.keys() == REQUESTS.keys()
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+def test_no_turn_is_long(measured: Judge, api: Api) -> None:
+    many = ROWS if api.module in READS else ROWS_OF_CHANGES
+    assert complaints(api.module, measured.of_api(api, api.last, many)) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
+def test_no_turn_is_long_at_the_bound(measured: Judge, api: Api) -> None:
+    """For requests that change something: a tenth of the bound, and 5000 rows at most."""
+    bound = BOUNDS[api.key].rows
+    many = bound if api.module in READS else min(bound // 10, 5000)
+    for version in {OLDEST.get(api.module, api.first), api.last}:
+        assert complaints(api.module, measured.of_api(api, version, many, "many rows")) == []
+
+
+@pytest.mark.parametrize("what", STATE)
+def test_no_turn_over_stored_state_is_long(tmp_path: Path, what: str) -> None:
+    assert complaints_about_state(tmp_path / "data", what, ROWS_OF_STATE) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", STATE)
+def test_no_turn_over_much_stored_state_is_long(tmp_path: Path, what: str) -> None:
+    assert complaints_about_state(tmp_path / "data", what, 20_000) == []
+
+
+def test_payloads_that_inflate(measured: Judge) -> None:
+    """What a turn of the loop inflates is judged in all tests (tests/turns.py)."""
+    for verdict in payloads(measured):
+        print(verdict)
+        assert verdict.longest < _TURN
+        assert verdict.peak_bytes < 5 * DEFAULT_MAX_BYTES, "two at a time, with their records"
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,14 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.responses import FetchRow
 from kbroker.protocol.topic_names import is_legal
 from kbroker.security.principals import Principal
@@ -79,7 +80,8 @@ class FetchPartition:
         self.known: tuple[int, int] | None = None
 
 
-FetchRows: TypeAlias = list[tuple[FetchPartition, FetchRow]]
+FetchedRow: TypeAlias = tuple[FetchPartition, FetchRow]
+FetchRows: TypeAlias = list[FetchedRow]
 
 
 class FetchSession:
@@ -103,7 +105,7 @@ class FetchSession:
         self.bytes = _SESSION_BYTES
 
     def update(
-        self, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
+        self, wanted: Sequence[FetchPartition], forgotten: Sequence[tuple[TopicKey, int]]
     ) -> tuple[list[TopicKey], list[TopicKey]]:
         """A partition that is both wanted and forgotten is forgotten, as in Kafka. Returns the
         topics that are new in the session, and those that have left it."""
@@ -135,7 +137,7 @@ class FetchSession:
                     self.bytes -= _TOPIC_BYTES + sys.getsizeof(name)
         return new, left
 
-    def due(self, rows: FetchRows) -> FetchRows:
+    def due(self, rows: Sequence[FetchedRow]) -> FetchRows:
         """The rows with news for the client, and only those; remembers what it knows from then on.
         Partitions with records or a diverging epoch move to the end of the session."""
         due: FetchRows = []
@@ -199,13 +201,15 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         by_id: bool,
-        wanted: list[FetchPartition],
-        forgotten: list[tuple[TopicKey, int]],
+        wanted: Sequence[FetchPartition],
+        forgotten: Sequence[tuple[TopicKey, int]],
         owner: Principal,
         connection_id: int,
     ) -> FetchSession | None:
         """The session of this request; None for a fetch without one. A session of another principal
         is not found: answers name its topics, and its number can be guessed.
+
+        A long request leaves `wanted` and `forgotten` empty, and continues with `update`.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
         FETCH_SESSION_TOPIC_ID_ERROR."""
@@ -227,13 +231,29 @@ class FetchSessions:
         if session.connection_id != connection_id or session_id in self._left:
             self._detach(session)
             self._attach(session, connection_id)
-        if wanted or forgotten:
-            before = session.bytes
-            new, left = session.update(wanted, forgotten)
-            # Mostly a consumer only names its next offsets, which changes no list.
-            if (new or left or session.bytes != before) and not self._keep(session, before, new, left):
-                raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
+        if (wanted or forgotten) and not self._update(session, wanted, forgotten):
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)  # The client starts over.
         return session
+
+    def has(self, session: FetchSession) -> bool:
+        return self._sessions.get(session.session_id) is session
+
+    def update(
+        self,
+        session: FetchSession,
+        wanted: Sequence[FetchPartition],
+        forgotten: Sequence[tuple[TopicKey, int]],
+    ) -> Iterator[None]:
+        """What a long request names. Yields where others should get a turn. Ends the session if it
+        must not be kept; meanwhile it may be evicted."""
+        if len(wanted) * _PARTITION_BYTES > MAX_SESSION_BYTES:
+            self.forget(session)
+        for at in range(0, len(wanted) + len(forgotten), ROWS_A_TURN):
+            if not self.has(session):
+                return
+            begin, end = (max(each - len(wanted), 0) for each in (at, at + ROWS_A_TURN))
+            self._update(session, wanted[at : at + ROWS_A_TURN], forgotten[begin:end])
+            yield
 
     def forget(self, session: FetchSession) -> None:
         """End a session of which the client will not learn."""
@@ -244,7 +264,7 @@ class FetchSessions:
         self._bytes -= session.bytes
 
     def _open(
-        self, by_id: bool, wanted: list[FetchPartition], owner: Principal, connection_id: int
+        self, by_id: bool, wanted: Sequence[FetchPartition], owner: Principal, connection_id: int
     ) -> FetchSession | None:
         if self._max_sessions <= 0:
             return None
@@ -255,15 +275,21 @@ class FetchSessions:
             session_id = random.randint(1, _MAX_EPOCH)
         session = FetchSession(session_id, by_id, owner, connection_id)
         self._sessions[session_id] = session
+        self._bytes += session.bytes
         self._attach(session, connection_id)
-        new, left = session.update(wanted, [])
-        return session if self._keep(session, 0, new, left) else None
+        return session if self._update(session, wanted, ()) else None
 
-    def _keep(self, session: FetchSession, before: int, new: list[TopicKey], left: list[TopicKey]) -> bool:
-        """List a session that has changed. False: it must not be kept, and has ended.
-
-        - `before`: its bytes before the change
-        - `new`, `left`: the topics that it has won and lost"""
+    def _update(
+        self,
+        session: FetchSession,
+        wanted: Sequence[FetchPartition],
+        forgotten: Sequence[tuple[TopicKey, int]],
+    ) -> bool:
+        """False: it must not be kept, and has ended."""
+        before = session.bytes
+        new, left = session.update(wanted, forgotten)
+        if not (new or left) and session.bytes == before:
+            return True  # Mostly a consumer only names its next offsets, which changes no list.
         self._bytes += session.bytes - before
         for key in new:
             self._by_topic.setdefault(key, {})[session.session_id] = session

@@ -12,6 +12,8 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 from weakref import ref
 
+import trio
+
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection
 from kbroker.broker.logs.topics import Topics
@@ -21,6 +23,7 @@ from kbroker.broker.queues.opened_batches import OpenedBatches
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics, WaitMetrics
+from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.responses import ShareFetchRow
 from kbroker.share.effects import ShareSettings
 from kbroker.share.held import HeldRecords
@@ -111,7 +114,7 @@ class ShareFetch:
     async def look(self, *, is_last: bool) -> bool:
         if not self._acquiring.is_current():
             return True
-        has_lost_one = self._find()
+        has_lost_one = await self._find()
         if await self._acquire(is_last=is_last):
             return True
         if self._waiter is not None and self._watches_in_turn != (self._held is not None):
@@ -142,14 +145,22 @@ class ShareFetch:
 
     # -- share-partitions of the session
 
-    def _find(self) -> bool:
+    async def _pause(self) -> None:
+        self._acquiring.has_read = True
+        await trio.lowlevel.checkpoint()
+
+    async def _find(self) -> bool:
         """Find or load the share-partitions, and note an error row where that fails.
 
         True: a share-partition that this fetch waited for is gone, which is answered at once. A
         loading error is answered after MaxWaitMs, or clients would retry in a busy loop."""
         has_lost_one = False
         watched, rows = self._watched, self._rows
+        count = 0
         for place in self._places:
+            count += 1
+            if not count % ROWS_A_TURN:
+                await self._pause()
             loaded = watched.get(place) if watched else None
             if loaded is not None and not loaded.gone:
                 continue
@@ -195,7 +206,7 @@ class ShareFetch:
         if settings is not None and settings.paused:
             return False
         acquiring, max_bytes = self._acquiring, self._limits.max_bytes
-        acquirable, parked = self._acquirable()
+        acquirable, parked = await self._acquirable()
         if max_bytes < 0:  # Kafka refuses it at the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
@@ -210,20 +221,23 @@ class ShareFetch:
             usable, parked = _most_urgent(settings, usable, parked)
         share_bytes = max_bytes // self._usable or 1
         needs_more = self._limits.min_bytes > 1 and not is_last and not parked
-        if needs_more and not self._has_min_bytes(usable, share_bytes):
+        if needs_more and not await self._has_min_bytes(usable, share_bytes):
             return False
         # An error of one that cannot be read is answered at once beside records of others, and
         # after MaxWaitMs otherwise.
         acquired_any = False
         turns: Sequence[_Turn] = self._in_order(usable, parked) if parked else usable
-        for partition, loaded, offset in turns:
+        for count, (partition, loaded, offset) in enumerate(turns, 1):
             if acquiring.budget <= 0:
                 break
+            if not count % ROWS_A_TURN:
+                await self._pause()
             try:
                 if offset is None:
                     acquired_any |= await acquiring.acquire_parked(partition, loaded, share_bytes)
                 else:
-                    known = offset if partition is turns[0][0] else None
+                    is_known = count == 1 and len(self._watched) < ROWS_A_TURN
+                    known = offset if is_known else None
                     acquired_any |= await acquiring.acquire(partition, loaded, share_bytes, known)
             except KafkaError as error:
                 self._fail(partition, error)
@@ -236,12 +250,16 @@ class ShareFetch:
         turns.update((partition, (partition, loaded, None)) for partition, loaded in parked)
         return [turns[place.partition] for place in self._places if place.partition in turns]
 
-    def _acquirable(self) -> tuple[list[_Usable], list[_Parked]]:
+    async def _acquirable(self) -> tuple[list[_Usable], list[_Parked]]:
         """The share-partitions with an offset to acquire from, and those whose parked records have
         their turn."""
         acquirable: list[_Usable] = []
         parked: list[_Parked] = []
+        count = 0
         for place, loaded in self._watched.items():
+            count += 1
+            if not count % ROWS_A_TURN:
+                await self._pause()
             engine = loaded.engine
             if engine is None:
                 continue
@@ -263,14 +281,17 @@ class ShareFetch:
                 acquirable.append((place.partition, loaded, offset))
         return acquirable, parked
 
-    def _has_min_bytes(self, usable: Sequence[_Usable], share_bytes: int) -> bool:
+    async def _has_min_bytes(self, usable: Sequence[_Usable], share_bytes: int) -> bool:
         """Whether MinBytes can be read by now.
 
         Records that cannot be read are enough, so that no client waits for them. So are records in
         an older segment, which are not worth reading twice. If more follows than fits, the share of
         bytes is used up."""
-        total = 0
+        total = count = 0
         for _, loaded, offset in usable:
+            count += 1
+            if not count % ROWS_A_TURN:
+                await self._pause()
             if loaded.partition.deleted:
                 continue
             end_offset = loaded.visible.high_watermark

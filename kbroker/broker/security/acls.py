@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 from weakref import WeakValueDictionary
 
 import trio
@@ -46,6 +47,7 @@ from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)
 _LOG_INTERVAL_S = 60.0
+_ACLS_A_TURN: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,18 @@ class Acls:
 
     # --- changes ---
 
-    def matching(self, wanted: AclFilter) -> list[Acl]:
-        """The entries that the filter selects, sorted."""
-        return sorted(self._table.selected(wanted))
+    async def matching(self, wanted: AclFilter) -> list[Acl]:
+        """The entries that the filter selects, sorted. Others have turns meanwhile: an entry that
+        changes may be in the list or not."""
+        candidates = self._table.candidates(wanted)
+        runs = [sorted(filter(wanted.selects, candidates[:_ACLS_A_TURN]))]
+        for at in range(_ACLS_A_TURN, len(candidates), _ACLS_A_TURN):
+            await trio.lowlevel.checkpoint()
+            runs.append(sorted(filter(wanted.selects, candidates[at : at + _ACLS_A_TURN])))
+        while len(runs) > 1:
+            await trio.lowlevel.checkpoint()
+            runs.append(sorted(runs.pop(0) + runs.pop(0)))
+        return runs[0]
 
     async def create(self, acls: Iterable[Acl]) -> None:
         """Add the entries that do not exist. Durable and in force on return. Raises NoSpace and
@@ -141,7 +152,7 @@ class Acls:
         async with self._changing:
             selected = []
             for each in filters:
-                selected.append(self.matching(each))
+                selected.append(await self.matching(each))
                 await trio.lowlevel.checkpoint()  # Filters without a name look at every entry.
             removed = list(dict.fromkeys(acl for acls in selected for acl in acls))
             if len(removed) > most:

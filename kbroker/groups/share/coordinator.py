@@ -254,6 +254,10 @@ class ShareGroupCoordinator(Coordinator):
         if group_id not in self._groups:
             self._group_ids.release(group_id, SHARE)
 
+    def described_partitions(self, group_id: str, topics: TopicsView) -> dict[str, list[int]]:
+        """The share-partitions of existing topics that the group has."""
+        return offsets.initialized(self._groups.get(group_id), topics)
+
     def describe_offsets(
         self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
     ) -> list[TopicOffsets]:

@@ -48,11 +48,10 @@ def to_describe(
     topics get rows even if the group does not exist. Raises UNKNOWN_SERVER_ERROR for requests that
     Kafka's persister does not accept."""
     if wanted is None:
-        initialized = group.initialized if group else {}
-        live = {
-            topic_id: part for topic_id, part in initialized.items() if topics.by_id(topic_id) is not None
-        }
-        return [_undescribed(part.name, topic_id, sorted(part.partitions)) for topic_id, part in live.items()]
+        return [
+            _undescribed(part.name, topic_id, sorted(part.partitions))
+            for topic_id, part in _live(group, topics)
+        ]
     rows = [
         _undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers)
         for name, numbers in wanted.items()
@@ -61,6 +60,16 @@ def to_describe(
         if row.topic_id is not None:
             _check_named(group_id, [partition.partition_index for partition in row.partitions])
     return rows
+
+
+def initialized(group: ShareGroup | None, topics: TopicsView) -> dict[str, list[int]]:
+    return {part.name: sorted(part.partitions) for _, part in _live(group, topics)}
+
+
+def _live(group: ShareGroup | None, topics: TopicsView) -> Iterator[tuple[UUID, TopicPart]]:
+    for topic_id, part in group.initialized.items() if group else ():
+        if topics.by_id(topic_id) is not None:
+            yield topic_id, part
 
 
 def _undescribed(name: str, topic_id: UUID | None, numbers: Iterable[int]) -> TopicOffsets:
