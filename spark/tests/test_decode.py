@@ -223,7 +223,7 @@ _DAMAGED_BATCHES = {
     "unknown codec 5": batch([record()], 7, attributes=5),
     "zstd payload cannot be decompressed": batch([record()], 7, codec=Codec.ZSTD, payload=b"no frame"),
     "snappy payload is cut short": batch(
-        [record()], 7, codec=Codec.SNAPPY, payload=b"\x82SNAPPY\x00" + bytes(9)
+        [record()], 7, codec=Codec.SNAPPY, payload=b"\x82SNAPPY\x00" + bytes(12)
     ),
     "its length is 64, but only 75 bytes are left": _sound[:-1],
     "40 bytes are too few": _sound[:40],
