@@ -8,7 +8,7 @@ of the heap. Pure: the caller passes the time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Generic, TypeVar
@@ -59,6 +59,15 @@ class Timers(Generic[Name]):
             else:
                 self._push(name, deadline_ms)
         return [name for _, name in sorted(due, key=lambda each: each[0])]
+
+    def may_be_due(self, now_ms: int) -> Iterator[Name]:
+        """The names that `take_due` would look at, in any order; a name may come twice."""
+        places = [0]
+        while places:
+            at = places.pop()
+            if at < len(self._heap) and self._heap[at][0] <= now_ms:
+                yield self._heap[at][2]
+                places += (2 * at + 1, 2 * at + 2)
 
     def next_ms(self) -> int | None:
         """When to call `take_due` next; there may be nothing due then."""

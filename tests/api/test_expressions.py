@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import re2
+import trio
 
 from kbroker.errors import ErrorCode
 from kbroker.groups import expressions
@@ -71,6 +72,27 @@ async def test_subscriptions(connect: Connect, work: Work) -> None:
         await client.create_topic("t20")
         assert (await beat(client, "m", None, answer.member_epoch)).error_code is ErrorCode.none
         assert work.counts == {"compiled on the thread": 1, "matched on the thread": 21}
+
+
+async def test_topics_that_changed_before_a_member_was_late(connect: Connect, work: Work) -> None:
+    """Another member's expression is matched when it leaves."""
+    sessions = {
+        "group.consumer.min.session.timeout.ms": "200",
+        "group.consumer.session.timeout.ms": "200",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "100",
+    }
+    async with connect(config=sessions) as client:
+        await client.create_topic("t0")
+        await beat(client, "late", "t0")
+        await trio.sleep(0.1)
+        await beat(client, "m", "t.*")
+        await client.create_topic("t1")
+        members = client.broker.consumer_group_service.groups.consumer.statistics
+        with trio.fail_after(30):
+            while members().members > 1:
+                await trio.sleep(0.01)
+        assert set(work.counts) == {"compiled on the thread", "matched on the thread"}
 
 
 async def test_expressions_that_no_longer_fit_into_the_cache(

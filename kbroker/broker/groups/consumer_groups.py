@@ -43,6 +43,7 @@ class ConsumerGroupService:
         self._runner = runner
         self._configs = configs
         self._expiry_interval_s = expiry_interval_s
+        runner.before_timers = self._prepare_timers
         runner.background.start(self._run_expiry)
 
     def statistics(self) -> ConsumerGroupServiceStatistics:
@@ -71,6 +72,12 @@ class ConsumerGroupService:
         outcome = await decide_deletion(decide, group_id, self._runner, self._configs)
         assert outcome.reply is not None
         return outcome.reply
+
+    async def _prepare_timers(self) -> None:
+        """A member that is late leaves, and the others get its partitions."""
+        timers = self.groups.consumer.rebalances.timers
+        for group_id in {name.group_id for name in timers.may_be_due(self._runner.clock.now_ms())}:
+            await self.expressions.prepare(group_id, None, None)
 
     async def _run_expiry(self) -> None:
         """Remove old offsets, and groups that have neither members nor offsets left."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
@@ -62,8 +62,10 @@ class PendingRequest(Ticket):
 
 
 class DecisionRunner(Generic[C]):
-    """Saves and carries out the decisions of `coordinator`, and runs its timers. `clock`: the one
-    with which `coordinator` was created."""
+    """Saves and carries out the decisions of `coordinator`, and runs its timers.
+
+    - `clock`: the one with which `coordinator` was created
+    - `before_timers`: if set, called before the coordinator looks at its timers"""
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class DecisionRunner(Generic[C]):
         self.coordinator = coordinator
         self.clock = clock
         self.background = background
+        self.before_timers: Callable[[], Awaitable[None]] | None = None
         self._topics = topics
         self._store = store
         self._commits = commits
@@ -230,6 +233,8 @@ class DecisionRunner(Generic[C]):
             ) as self._sleeper:
                 await trio.sleep_forever()
             self._sleeper = None
+            if self.before_timers is not None:
+                await self.before_timers()
             self.submit(self.coordinator.expire(self.clock.now_ms()))
             await trio.lowlevel.checkpoint()
 
