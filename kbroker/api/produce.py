@@ -5,7 +5,8 @@ from v13 (KIP-516).
   durable, and readers see it.
 - acks=0: no answer. The connection waits for the same moment before it receives the burst after
   the next one (server/peer.py), so a producer cannot send faster than the store commits. A refused
-  batch, or a failed write or sync, ends the connection, so that the producer notices.
+  batch ends the connection, so that the producer notices. A failed write or sync does so with the
+  producer's next request.
 
 With an authorizer a topic needs WRITE: without it all rows are 29, whether or not it exists (an
 unknown id is 100). A request with transactional batches needs WRITE on its transactional id, and

@@ -42,6 +42,7 @@ from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateStore
 from tests.broker.appending import append
 from tests.brokers import DURABLE_ENGINES, require_engine
+from tests.metrics.world import blocked
 
 P, Q = 5, 6
 _SMALL = {"log.segment.bytes": str(1 << 20)}
@@ -536,12 +537,13 @@ class TestReplays:
     async def test_state_is_saved_while_batches_are_under_way(self, lives: Lives) -> None:
         async with lives.life() as partition:
             await fill(partition, range(2))
-            partition.append(batch(2, P), wall_clock_ms(), lambda _: None)
-            producers = await partition.load_producers()
-            (known,) = producers.confirmed()
-            assert [each.base_offset for each in known.batches] == [0, 1]
-            await lives.running.producer_snapshots.save(least_bytes=1)
-            assert snapshots(lives.running, partition.log) == [2]
+            with blocked(lives.running.log_commits):
+                partition.append(batch(2, P), wall_clock_ms(), lambda _: None)
+                producers = await partition.load_producers()
+                (known,) = producers.confirmed()
+                assert [each.base_offset for each in known.batches] == [0, 1]
+                await lives.running.producer_snapshots.save(least_bytes=1)
+                assert snapshots(lives.running, partition.log) == [2]
 
     async def test_producers_expire_without_a_restart(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
