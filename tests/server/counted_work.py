@@ -28,12 +28,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
-import trio
-
-from kbroker.broker.options import Durability, ReadyInfo, StartOptions
+from kbroker.broker.options import Durability
 from kbroker.client.rpc import Connection
-from kbroker.server.run import serve
-from kbroker.settings.altering import BrokerConfig
+from tests.server.broker_in_thread import broker_in_thread
 from tests.server.hot_requests import SERIES, Requests, Series
 
 TABLE = Path(__file__).with_suffix(".txt")
@@ -51,8 +48,6 @@ _WAITING_WINDOWS = 12
 _BURST_WINDOWS = 12
 """Windows of one burst each: on a busy machine some bursts arrive in two pieces."""
 _PACKAGES = ("kbroker", "trio", "kio")
-_CONFIG = {"kbroker.sync.interval.ms": "60000", "log.retention.check.interval.ms": "600000"}
-"""Periodic work, which belongs to no request, is not counted."""
 _WRITES = {"Files.pwritev": 1.0, "Rdict.write": 1.0, "LmdbEnvironment.write": 0.5}
 """The last is a generator, which is entered and left: two calls."""
 _SYNCS = ("Files.fdatasync", "Files.syncfs", "Rdict.flush_wal")
@@ -185,51 +180,12 @@ def counted_broker(
 ) -> Iterator[tuple[tuple[str, int], Counts]]:
     """A broker whose calls are counted, and its address."""
     counts = Counts()
-    ready: list[Any] = []
-    is_ready = threading.Event()
-
-    async def run(options: StartOptions) -> None:
-        stop = trio.Event()
-        ready.extend((trio.lowlevel.current_trio_token(), stop))
-        await serve(options, stop)
-
-    def on_ready(info: ReadyInfo) -> None:
-        ready.append((info.host, info.port))
-        is_ready.set()
-
-    def work() -> None:
-        try:
-            trio.run(run, options)
-        except BaseException as error:
-            ready.append(error)
-            is_ready.set()
-
-    options = StartOptions(
-        data_dir=data_dir,
-        storage=engine,
-        state_storage=engine,
-        config=BrokerConfig({**_CONFIG, **(config or {})}),
-        listen=("127.0.0.1", 0),
-        durability=durability,
-        on_ready=on_ready,
-    )
-    thread = threading.Thread(target=work)
     threading.setprofile(counts.hook)
     try:
-        thread.start()
-        is_ready.wait()
-        if isinstance(ready[-1], BaseException):
-            raise ready[-1]
-        token, stop, address = ready
-        try:
+        with broker_in_thread(data_dir, engine, durability, config) as address:
             yield address, counts
-        finally:
-            token.run_sync_soon(stop.set)
-            thread.join()
     finally:
         threading.setprofile(None)
-    if len(ready) > 3:
-        raise ready[3]
 
 
 # -- the table

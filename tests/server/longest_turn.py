@@ -18,11 +18,7 @@ from typing import Any
 
 import trio
 
-from kbroker.broker.options import Durability, ReadyInfo, StartOptions
-from kbroker.server.run import serve
-from kbroker.settings.altering import BrokerConfig
-
-_CONFIG = {"kbroker.sync.interval.ms": "60000", "log.retention.check.interval.ms": "600000"}
+from tests.server.broker_in_thread import broker_in_thread
 
 
 class Turns(trio.abc.Instrument):
@@ -72,45 +68,5 @@ def measured_broker(
 ) -> Iterator[tuple[tuple[str, int], Turns]]:
     """A broker, and its address."""
     turns = Turns()
-    ready: list[Any] = []
-    is_ready = threading.Event()
-
-    async def run(options: StartOptions) -> None:
-        stop = trio.Event()
-        ready.extend((trio.lowlevel.current_trio_token(), stop))
-        await serve(options, stop)
-
-    def on_ready(info: ReadyInfo) -> None:
-        ready.append((info.host, info.port))
-        is_ready.set()
-
-    def work() -> None:
-        try:
-            trio.run(run, options, instruments=[turns])
-        except BaseException as error:
-            ready.append(error)
-            is_ready.set()
-
-    durability: Durability = "os"
-    options = StartOptions(
-        data_dir=data_dir,
-        storage="memory",
-        state_storage="memory",
-        config=BrokerConfig({**_CONFIG, **(config or {})}),
-        listen=("127.0.0.1", 0),
-        durability=durability,
-        on_ready=on_ready,
-    )
-    thread = threading.Thread(target=work)
-    thread.start()
-    is_ready.wait()
-    if isinstance(ready[-1], BaseException):
-        raise ready[-1]
-    token, stop, address = ready
-    try:
+    with broker_in_thread(data_dir, "memory", "os", config, [turns]) as address:
         yield address, turns
-    finally:
-        token.run_sync_soon(stop.set)
-        thread.join()
-    if len(ready) > 3:
-        raise ready[3]
