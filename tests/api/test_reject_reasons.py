@@ -317,8 +317,8 @@ async def test_reasons_stay_until_archived_is_saved(connect: Connect) -> None:
         refused: list[list[float]] = []
         append = client.broker.dead_letters._writer.append
 
-        async def then_full(*arguments: Any) -> Any:
-            written = await append(*arguments)
+        async def then_full(*arguments: Any, **named: Any) -> Any:
+            written = await append(*arguments, **named)
             refused.append(stack.enter_context(full(client.broker.state_commits)))
             return written
 

@@ -204,7 +204,7 @@ State: TypeAlias = tuple[Sequence[Acl], Sequence[tuple[str, Any]], Sequence[Any]
 def state(client: Client) -> State:
     """Of all ACLs, passwords and quotas."""
     security = client.broker.security
-    acls = sorted(client.broker.acls.matching(AclFilter()))
+    acls = sorted(client.broker.acls._table.candidates(AclFilter()))
     users = [(name, dict(security.credentials.described(name))) for name in security.credentials.names()]
     return acls, users, sorted(client.broker.quotas.selected(EntityFilter((), strict=False)), key=repr)
 
