@@ -49,23 +49,29 @@ class ResponseTooLarge(Exception):
         self.size_bytes = size_bytes
 
 
-def each_once(asked: Iterable[K], make: Callable[[K], Any]) -> Iterator[Any]:
-    """The rows for what a client has named, in its order. `make(key)` is called once for each
-    key."""
-    keys = asked if isinstance(asked, (tuple, list)) else list(asked)
-    times: Counter[K] = Counter()
-    for at in range(0, len(keys), _KEYS_A_ROW):
-        times.update(keys[at : at + _KEYS_A_ROW])
+def each_once(
+    asked: Iterable[K], make: Callable[[K], Any], key_of: Callable[[K], Hashable] | None = None
+) -> Iterator[Any]:
+    """The rows for what a client has named, in its order. `make` is called once for each key.
+
+    - `key_of`: the key of what was named, if its hash would be work of a client's size"""
+    named = asked if isinstance(asked, (tuple, list)) else list(asked)
+    keys: list[Hashable] = []
+    times: Counter[Hashable] = Counter()
+    for at in range(0, len(named), _KEYS_A_ROW):
+        some = named[at : at + _KEYS_A_ROW]
+        keys += some if key_of is None else map(key_of, some)
+        times.update(keys[at:])
         if at:
             yield None
     repeated = {key for key, count in times.items() if count > 1}
-    made: dict[K, Repeated] = {}
-    for key in keys:
+    made: dict[Hashable, Repeated] = {}
+    for each, key in zip(named, keys, strict=True):
         if key not in repeated:
-            yield make(key)
+            yield make(each)
             continue
         if key not in made:
-            made[key] = Repeated(make(key))
+            made[key] = Repeated(make(each))
         yield made[key]
 
 
