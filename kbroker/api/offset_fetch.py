@@ -15,7 +15,7 @@ of all offsets of a group; named ones are 29, whether or not they exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -27,13 +27,12 @@ from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset
 from kbroker.groups.offsets.committed import OffsetsByTopic
-from kbroker.protocol.long_responses import each_once
+from kbroker.protocol.long_responses import each_once, key_of
 from kbroker.security.acls import Operation
 
 _GROUPS_FROM = 8
 _IDS_FROM = 10
 _GROUP_ERROR_FROM = 2
-_FEW_TOPICS = 4
 RowOf: TypeAlias = Callable[[UUID, int], Message]
 """Makes the row of a partition, given by its topic's id and its number."""
 _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
@@ -44,17 +43,12 @@ def handle(request: Request) -> Message:
     if request.version >= _GROUPS_FROM:
         return {
             "groups": each_once(
-                body.groups, lambda group: {"group_id": group.group_id, **_group(request, group)}, _key
+                body.groups,
+                lambda group: {"group_id": group.group_id, **_group(request, group)},
+                lambda group: key_of(group, group.topics),
             )
         }
     return _group(request, body)
-
-
-def _key(group: Any) -> Hashable:
-    """Of a group with many topics: its place in memory. A hash would be a call for each topic, in
-    one turn, and its row is no larger than what its client sends."""
-    topics = group.topics or ()
-    return group if len(topics) <= _FEW_TOPICS else id(group)
 
 
 def _group(request: Request, wanted: Any) -> Message:
