@@ -349,7 +349,7 @@ class Transactions:
             return
         self._set(transition.transactional_id, entry, transition.record)
         self._timed_out += transition.is_late
-        if not (was_ongoing and entry.record.state is TransactionState.ONGOING):
+        if not (was_ongoing and transition.record.state is TransactionState.ONGOING):
             entry.since_ms = now.steady_ms
 
     def not_saved(self, transition: Transition) -> None:
