@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import Turn
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.quotas import BadQuota, Component, EntityFilter, UnsupportedEntityType
 
 
-def handle(request: Request) -> Message:
+async def handle(request: Request) -> Message:
     if not allows_on_cluster(request, Operation.DESCRIBE_CONFIGS):
         code = refusal(ResourceType.CLUSTER).code
         return {"error_code": code, "error_message": None, "entries": None}
@@ -22,10 +23,14 @@ def handle(request: Request) -> Message:
         wanted = _filter(request)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "entries": None}
-    found = sorted(
-        request.broker.quotas.selected(wanted),
-        key=lambda each: [(kind, name is not None, name or "") for kind, name in each[0]],
-    )
+    turn = Turn()
+    found = []
+    for each in request.broker.quotas.selected(wanted):
+        await turn.row()
+        if each is not None:
+            entity, values = each
+            found.append(([(kind, name is not None, name or "") for kind, name in entity], entity, values))
+    found.sort()  # No two have the same names.
     return {
         "error_code": ErrorCode.none,
         "error_message": "",
@@ -34,7 +39,7 @@ def handle(request: Request) -> Message:
                 "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
                 "values": [{"key": key, "value": float(value)} for key, value in sorted(values.items())],
             }
-            for entity, values in found
+            for _, entity, values in found
         ),
     }
 

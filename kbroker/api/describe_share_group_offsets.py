@@ -15,27 +15,28 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbroker.api.authorization import allows_on_topic, check_group, refusal, sees_topic
 from kbroker.api.request import Message, Request
 from kbroker.api.turns import Turn, parts
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.long_responses import ROWS_A_TURN
+from kbroker.protocol.long_responses import ROWS_A_TURN, key_of
 from kbroker.protocol.messages import Repeated
 from kbroker.security.acls import Operation, ResourceType
 
 
 async def handle(request: Request) -> Message:
     turn = Turn()
-    made: dict[Any, Repeated] = {}
+    made: dict[Hashable, Repeated] = {}
     rows: list[Repeated] = []
     for group in request.body.groups:
         await turn.row()
-        if group not in made:
-            made[group] = Repeated(await _group(request, group, turn))
-        rows.append(made[group])
+        key = key_of(group, group.topics)
+        if key not in made:
+            made[key] = Repeated(await _group(request, group, turn))
+        rows.append(made[key])
     return {"groups": rows}
 
 

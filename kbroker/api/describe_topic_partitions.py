@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 
 from kbroker.api.authorization import allows_on_topic, sees_topic
 from kbroker.api.authorized_operations import NOT_REQUESTED, topic_operations
@@ -37,10 +38,10 @@ async def handle(request: Request) -> Message:
     cursor = body.cursor
     if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
         return {
-            "topics": [_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked],
+            "topics": (_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked),
             "next_cursor": None,
         }
-    names = asked or sorted(topic.name for topic in request.broker.topics if sees_topic(request, topic.name))
+    names = asked or await _all_names(turn, request)
     first_partition = 0
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
@@ -58,8 +59,17 @@ async def handle(request: Request) -> Message:
     if seen and seen[0] != names[0]:
         first_partition = 0
     page = await _page(turn, request, seen, first_partition, limit)
-    refused = [_row(name, None, ErrorCode.topic_authorization_failed, (), NOT_REQUESTED) for name in denied]
-    return {**page, "topics": [*page["topics"], *refused]}
+    refused = (_row(name, None, ErrorCode.topic_authorization_failed, (), NOT_REQUESTED) for name in denied)
+    return {**page, "topics": chain(page["topics"], refused)}
+
+
+async def _all_names(turn: Turn, request: Request) -> list[str]:
+    names: list[str] = []
+    for topic in request.broker.topics:
+        await turn.row()
+        if sees_topic(request, topic.name):
+            names.append(topic.name)
+    return sorted(names)
 
 
 async def _page(

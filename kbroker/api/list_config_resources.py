@@ -23,7 +23,7 @@ from kbroker.settings.altering import Scope
 _CLIENT_METRICS = 16
 _TYPES_FROM = 1
 _NAMES: dict[int, Callable[[Broker], Iterable[str]]] = {
-    Scope.TOPIC.value: lambda broker: sorted(topic.name for topic in broker.topics),
+    Scope.TOPIC.value: lambda broker: sorted([topic.name for topic in broker.topics]),
     Scope.BROKER.value: lambda broker: (str(broker.node_id),),
     8: lambda _: (),
     _CLIENT_METRICS: lambda _: (),

@@ -32,7 +32,7 @@ async def handle(request: Request) -> Message:
         return _answer(ErrorCode.coordinator_load_in_progress)
     filters = _Filters(request.body)
     if filters.pattern:
-        ids = [transactional_id for transactional_id, _ in service.coordinator.records()]
+        ids = (transactional_id for transactional_id, _ in service.coordinator.records())
         try:
             filters.ids = frozenset(
                 await request.broker.consumer_group_service.expressions.matching(filters.pattern, ids)

@@ -27,7 +27,7 @@ from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset
 from kbroker.groups.offsets.committed import OffsetsByTopic
-from kbroker.protocol.long_responses import each_once
+from kbroker.protocol.long_responses import each_once, key_of
 from kbroker.security.acls import Operation
 
 _GROUPS_FROM = 8
@@ -43,7 +43,9 @@ def handle(request: Request) -> Message:
     if request.version >= _GROUPS_FROM:
         return {
             "groups": each_once(
-                body.groups, lambda group: {"group_id": group.group_id, **_group(request, group)}
+                body.groups,
+                lambda group: {"group_id": group.group_id, **_group(request, group)},
+                lambda group: key_of(group, group.topics),
             )
         }
     return _group(request, body)

@@ -34,7 +34,7 @@ from .array_check import (
 from .messages import RequestHead, request_schema
 from .reject_reasons import SHARE_ACKNOWLEDGE, with_reasons
 
-DECODED_ROWS_A_TURN: Final = 4096
+DECODED_ROWS_A_TURN: Final = 2048
 """Some milliseconds of work."""
 
 

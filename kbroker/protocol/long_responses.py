@@ -33,6 +33,7 @@ ROWS_A_TURN: Final = 256
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
 _PART_BYTES: Final = 64 << 10
+_FEW: Final = 4
 _KEYS_A_ROW: Final = 4
 """Keys whose look-up in a table counts as a row. Some are hashed by a function in Python."""
 K = TypeVar("K", bound=Hashable)
@@ -49,24 +50,36 @@ class ResponseTooLarge(Exception):
         self.size_bytes = size_bytes
 
 
-def each_once(asked: Iterable[K], make: Callable[[K], Any]) -> Iterator[Any]:
-    """The rows for what a client has named, in its order. `make(key)` is called once for each
-    key."""
-    keys = asked if isinstance(asked, (tuple, list)) else list(asked)
-    times: Counter[K] = Counter()
-    for at in range(0, len(keys), _KEYS_A_ROW):
-        times.update(keys[at : at + _KEYS_A_ROW])
+def key_of(row: Any, rows: Sequence[Any] | None) -> Hashable:
+    """The key of a row of a request, which has `rows` within: the row itself or, with many of them,
+    its place in memory. A hash would be calls for each of them, in one turn, and such a row asks
+    for no more than it names."""
+    return row if rows is None or len(rows) <= _FEW else id(row)
+
+
+def each_once(
+    asked: Iterable[K], make: Callable[[K], Any], key: Callable[[K], Hashable] | None = None
+) -> Iterator[Any]:
+    """The rows for what a client has named, in its order. `make` is called once for each key; None:
+    each of what is named is its own key."""
+    named = asked if isinstance(asked, (tuple, list)) else list(asked)
+    keys: list[Hashable] = []
+    times: Counter[Hashable] = Counter()
+    for at in range(0, len(named), _KEYS_A_ROW):
+        some = named[at : at + _KEYS_A_ROW]
+        keys += some if key is None else map(key, some)
+        times.update(keys[at:])
         if at:
             yield None
     repeated = {key for key, count in times.items() if count > 1}
-    made: dict[K, Repeated] = {}
-    for key in keys:
-        if key not in repeated:
-            yield make(key)
+    made: dict[Hashable, Repeated] = {}
+    for each, its_key in zip(named, keys, strict=True):
+        if its_key not in repeated:
+            yield make(each)
             continue
-        if key not in made:
-            made[key] = Repeated(make(key))
-        yield made[key]
+        if its_key not in made:
+            made[its_key] = Repeated(make(each))
+        yield made[its_key]
 
 
 def is_long(schema: Any, message: Any) -> bool:

@@ -52,6 +52,9 @@ __all__ = [
     "reset_duration_ms",
 ]
 
+_LONGEST_TYPO: Final = 249
+"""Longer names are like those of no setting; difflib looks at each of their characters."""
+
 
 class Scope(Enum):
     """The owner of a setting; the values are Kafka's config resource types."""
@@ -274,6 +277,8 @@ def _instead(scope: Scope, name: str) -> str:
         return f". The {scope.name.lower()} setting of that meaning is {same[0]}"
     if others := [other.name.lower() for other, table in CONFIGS.items() if name in table]:
         return f". It is a setting of a {others[0]}"
+    if len(name) > _LONGEST_TYPO:
+        return ""
     close = difflib.get_close_matches(
         name, [each.name for each in CONFIGS[scope].values() if not each.hidden], n=2
     )

@@ -123,6 +123,7 @@ class Transactions:
         self._settings = settings
         self._next_producer_id = next_producer_id
         self._entries: dict[str, _Entry] = {}
+        self._exhausted: set[str] = set()
         self._committed = self._aborted = self._timed_out = 0
 
     def load(self, records: Iterable[tuple[str, TransactionRecord]], now: Moment) -> None:
@@ -131,7 +132,8 @@ class Transactions:
         for transactional_id, record in records:
             is_ongoing = record.state is TransactionState.ONGOING
             age_ms = now.wall_ms - (record.started_ms if is_ongoing else record.updated_ms)
-            self._entries[transactional_id] = _Entry(record, now.steady_ms - max(0, age_ms))
+            entry = self._entries[transactional_id] = _Entry(None, now.steady_ms - max(0, age_ms))
+            self._set(transactional_id, entry, record)
 
     def unfinished(self) -> list[str]:
         """The ids whose markers are to be written."""
@@ -146,7 +148,7 @@ class Transactions:
 
     def exhausted(self) -> int:
         """How many ids get another producer id with their next epoch."""
-        return sum(is_exhausted(record.producer_epoch) for _, record in self.records())
+        return len(self._exhausted)
 
     def record(self, transactional_id: str) -> TransactionRecord | None:
         entry = self._entries.get(transactional_id)
@@ -285,7 +287,8 @@ class Transactions:
         record = steps.completed(before, now.wall_ms)
         self._committed += record.state is TransactionState.COMPLETE_COMMIT
         self._aborted += record.state is TransactionState.COMPLETE_ABORT
-        entry.record, entry.since_ms = record, now.steady_ms
+        self._set(transactional_id, entry, record)
+        entry.since_ms = now.steady_ms
         return Transition(transactional_id, before, record)
 
     # --- time ---
@@ -342,16 +345,22 @@ class Transactions:
         was_ongoing = entry.record is not None and entry.record.state is TransactionState.ONGOING
         if transition.record is None:
             del self._entries[transition.transactional_id]
+            self._exhausted.discard(transition.transactional_id)
             return
-        entry.record = transition.record
+        self._set(transition.transactional_id, entry, transition.record)
         self._timed_out += transition.is_late
-        if not (was_ongoing and entry.record.state is TransactionState.ONGOING):
+        if not (was_ongoing and transition.record.state is TransactionState.ONGOING):
             entry.since_ms = now.steady_ms
 
     def not_saved(self, transition: Transition) -> None:
         entry = self._ended(transition)
         if entry.record is None:
             del self._entries[transition.transactional_id]
+
+    def _set(self, transactional_id: str, entry: _Entry, record: TransactionRecord) -> None:
+        entry.record = record
+        change = self._exhausted.add if is_exhausted(record.producer_epoch) else self._exhausted.discard
+        change(transactional_id)
 
     def _ended(self, transition: Transition) -> _Entry:
         entry = self._entries[transition.transactional_id]

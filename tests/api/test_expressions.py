@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import re2
 import trio
 
+from kbroker.broker.groups import expressions as service
 from kbroker.errors import ErrorCode
 from kbroker.groups import expressions
 from tests.api.conftest import Client, Connect
@@ -129,3 +131,33 @@ async def test_patterns_of_transactional_ids(connect: Connect, work: Work) -> No
             answer = await client.call("list_transactions", 2, transactional_id_pattern=pattern, **filters)
             assert answer.error_code is code
         assert work.counts == {"compiled on the thread": 1, "matched on the thread": 3}
+
+
+async def test_ids_are_read_as_they_are_matched(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of them in one turn."""
+    monkeypatch.setattr(service, "NAMES_A_PIECE", 2)
+    read_before_a_match: list[int] = []
+    async with connect() as client:
+        for number in range(5):
+            await init(client, f"id-{number}")
+        coordinator = client.broker.transactions.coordinator
+        records, read = coordinator.records, 0
+
+        def counted() -> Iterator[Any]:
+            nonlocal read
+            for each in records():
+                read += 1
+                yield each
+
+        def noted(compiled: Any, names: Any, matching: Any = service._matching) -> Any:
+            read_before_a_match.append(read)
+            return matching(compiled, names)
+
+        monkeypatch.setattr(coordinator, "records", counted)
+        monkeypatch.setattr(service, "_matching", noted)
+        answer = await client.call(
+            "list_transactions", 2, transactional_id_pattern="id-[0-3]", state_filters=(),
+            producer_id_filters=(), duration_filter=-1,
+        )  # fmt: skip
+        assert len(answer.transaction_states) == 4
+        assert read_before_a_match == [2, 4, 5]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kio.serial import entity_reader
@@ -20,6 +20,7 @@ from kbroker.protocol.long_responses import (
     ResponseTooLarge,
     each_once,
     is_long,
+    key_of,
 )
 from kbroker.protocol.messages import (
     Repeated,
@@ -112,10 +113,10 @@ def test_what_the_decoder_would_refuse_is_replaced_in_long_requests() -> None:
     """An unknown tagged field in each row is cut out."""
     count = 2 * DECODED_ROWS_A_TURN
     row = bytes(16) + b"\x02t" + b"\x01\x07\x02xy"
-    body = b"\x81\x40" + row * count + b"\x01\x00\x00"
+    body = b"\x81\x20" + row * count + b"\x01\x00\x00"
     frame = struct.pack(">hhih", METADATA, 12, 7, -1) + b"\x00" + body
     at_once = read_request(read_request_head(frame), frame)
-    assert len(at_once.topics) == count == 8192
+    assert len(at_once.topics) == count == 4096
     assert decoded(frame)[0] == at_once
 
 
@@ -238,6 +239,22 @@ def test_names_are_counted_in_turns() -> None:
             break
         before_the_first += 1
     assert before_the_first >= 2
+
+
+def test_a_row_of_many_rows_is_not_hashed() -> None:
+    """Its hash would be calls for each of them, in one turn."""
+
+    class Unhashable(NamedTuple):
+        rows: list[int]
+
+    few, many = (Unhashable([]), Unhashable(list(range(5))))
+    rows = each_once(
+        [many, many, Unhashable([7] * 9)], lambda each: each, lambda each: key_of(each, each.rows)
+    )
+    made = [row.row if isinstance(row, Repeated) else row for row in rows if row is not None]
+    assert made == [many, many, Unhashable([7] * 9)]
+    assert key_of(few, few.rows) is few
+    assert key_of(few, None) is few
 
 
 def test_a_repeated_row_within_the_first_row_is_bounded_too() -> None:

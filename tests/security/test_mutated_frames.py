@@ -206,7 +206,8 @@ def state(client: Client) -> State:
     security = client.broker.security
     acls = sorted(client.broker.acls._table.candidates(AclFilter()))
     users = [(name, dict(security.credentials.described(name))) for name in security.credentials.names()]
-    return acls, users, sorted(client.broker.quotas.selected(EntityFilter((), strict=False)), key=repr)
+    quotas = filter(None, client.broker.quotas.selected(EntityFilter((), strict=False)))
+    return acls, users, sorted(quotas, key=repr)
 
 
 @pytest.mark.parametrize("count", [1_500, pytest.param(60_000, marks=pytest.mark.full)])

@@ -51,6 +51,7 @@ class World:
         self.topic = self.new_topic()
         self.share_group = f"share-{next(_NUMBERS)}"
         self._classic: Values = {}
+        self._transactional_id = ""
 
     def new_topic(self) -> Topic:
         """With three records in each partition."""
@@ -89,6 +90,11 @@ class World:
             self.connection.call("initialize_share_group_state", 0, group_id=self.share_group, topics=topics)
         if api.module == "share_acknowledge":
             self.connection.call("share_fetch", 2, **share_fetch(self))
+
+    def transactional_id(self) -> str:
+        if not self._transactional_id:
+            self._transactional_id = _transaction(self)["transactional_id"]
+        return self._transactional_id
 
     def classic_member(self) -> Values:
         """The only member of a classic group."""
@@ -357,7 +363,7 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "write_txn_markers": _write_txn_markers,
     "txn_offset_commit": _txn_offset_commit,
     "describe_producers": lambda w: {"topics": [{"name": w.topic.name, "partition_indexes": [0]}]},
-    "describe_transactions": lambda w: {"transactional_ids": [_transaction(w)["transactional_id"]]},
+    "describe_transactions": lambda w: {"transactional_ids": [w.transactional_id()]},
     "list_transactions": lambda w: {
         "state_filters": (), "producer_id_filters": [1], "duration_filter": -1,
         "transactional_id_pattern": None,

@@ -117,6 +117,8 @@ class Model:
         self.transactions.load(self.store.items(), self.now)
         self.memory = dict(self.store)
         assert dict(self.transactions.records()) == self.store
+        exhausted = sum(each.producer_epoch >= MAX_EPOCH - 1 for each in self.store.values())
+        assert self.transactions.exhausted() == exhausted
         unfinished = {name for name, record in self.store.items() if record.state in COMPLETED}
         assert set(self.transactions.unfinished()) == unfinished
 

@@ -199,8 +199,10 @@ def test_init_rotates_an_exhausted_epoch(
 ) -> None:
     world = World(a_record(state, epoch))
     old = ProducerEpoch(PID, epoch)
+    assert world.transactions.exhausted() == (epoch >= 32_766)
     decision = world.save(world.init(old if is_given else NOBODY))
     assert (decision.code, decision.producer) == (OK, following)
+    assert world.transactions.exhausted() == (following[1] >= 32_766)
     assert (world.producer(), world.state()) == (following, EMPTY)
     if is_given:
         assert world.save(world.init(old)).producer == following, "a repeat is told the same"

@@ -8,7 +8,7 @@ the coordinator finds them there when it decides in one step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
@@ -35,8 +35,10 @@ class ExpressionService:
         self._expressions = self._subscriptions.expressions
         self._limit = trio.CapacityLimiter(AT_A_TIME)
 
-    async def matching(self, pattern: str, texts: Collection[str]) -> list[str]:
-        """Those that the expression matches as a whole. Raises INVALID_REGULAR_EXPRESSION."""
+    async def matching(self, pattern: str, texts: Iterable[str]) -> list[str]:
+        """Those that the expression matches as a whole. Raises INVALID_REGULAR_EXPRESSION.
+
+        - `texts`: read a piece at a time, with turns of others in between"""
         compiled = await self._compiled(pattern)
         remaining = iter(texts)
         found: list[str] = []

@@ -32,6 +32,7 @@ from kbroker.storage.spi import SegmentInfo
 
 logger = logging.getLogger(__name__)
 WORK_QUEUE_CHECK_S = 2.0
+_TOPICS_A_TURN = 256
 
 
 def new_log_start(
@@ -135,7 +136,9 @@ async def run_retention(
         if is_check:
             next_check = trio.current_time() + check_interval_ms / 1000
             await _catch_up(topics)
-        for topic in topics:
+        for number, topic in enumerate(topics, start=1):
+            if number % _TOPICS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             if is_check or topic.config[QUEUE_RETENTION] == "workqueue":
                 await _apply_to(topics, topic, held_logs, kept)
 

@@ -108,8 +108,10 @@ class Quotas:
 
     # -- for administrators
 
-    def selected(self, wanted: EntityFilter) -> Iterator[tuple[Entity, Mapping[str, float]]]:
-        return ((entity, values) for entity, values in self._table if wanted.selects(entity))
+    def selected(self, wanted: EntityFilter) -> Iterator[tuple[Entity, Mapping[str, float]] | None]:
+        """None for an entity that is not selected. Quotas may change between two of them."""
+        for entity, values in tuple(self._table):
+            yield (entity, values) if wanted.selects(entity) else None
 
     async def alter(
         self, alterations: Sequence[Alteration], *, validate_only: bool
