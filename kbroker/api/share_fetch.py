@@ -249,7 +249,7 @@ async def _due_rows(
     error before."""
     session, is_new = plan.session, plan.is_new
     session.begin_answer()
-    for count, (partition, row) in enumerate(list(rows.items()), 1):
+    for count, (partition, row) in enumerate(rows.copy().items(), 1):
         if not count % ROWS_A_TURN:
             await pause()
         if not (

@@ -33,6 +33,8 @@ ROWS_A_TURN: Final = 256
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
 _PART_BYTES: Final = 64 << 10
+_COPIED_BYTES: Final = 8 << 10
+"""A repeated row of no more bytes is copied: each part of a response is work when it is sent."""
 _FEW: Final = 4
 _KEYS_A_ROW: Final = 4
 """Keys whose look-up in a table counts as a row. Some are hashed by a function in Python."""
@@ -296,8 +298,11 @@ class Packing:
             packed = row.packed = (b"".join(within.parts), within.errors)
         else:
             self._check(len(packed[0]))
-        self._end_part()
-        self._append(packed[0])
+        if len(packed[0]) <= _COPIED_BYTES:
+            self._buffer.write(packed[0])
+        else:
+            self._end_part()
+            self._append(packed[0])
         self.errors += packed[1]
 
     def _write(self, schema: Any, row: Any) -> None:

@@ -241,6 +241,17 @@ def test_names_are_counted_in_turns() -> None:
     assert before_the_first >= 2
 
 
+def test_small_rows_that_repeat_make_few_parts() -> None:
+    names = ["a"] * 5000
+    packing = Packing(SCHEMA, {"groups": each_once(names, lambda name: group(name, 0, 0))}, ANY_ROWS)
+    list(packing.turns())
+    assert sum(map(len, packing.parts)) > 100_000
+    assert len(packing.parts) <= 4
+    assert b"".join(packing.parts) == encode_response(
+        DESCRIBE_GROUPS, 5, {"groups": [group(name, 0, 0) for name in names]}
+    )
+
+
 def test_a_row_of_many_rows_is_not_hashed() -> None:
     """Its hash would be calls for each of them, in one turn."""
 
