@@ -36,6 +36,7 @@ _PART_BYTES: Final = 64 << 10
 _COPIED_BYTES: Final = 8 << 10
 """A repeated row of no more bytes is copied: each part of a response is work when it is sent."""
 _FEW: Final = 4
+"""The most rows within a row of a request that is hashed whole."""
 _KEYS_A_ROW: Final = 4
 """Keys whose look-up in a table counts as a row. Some are hashed by a function in Python."""
 K = TypeVar("K", bound=Hashable)

@@ -44,6 +44,7 @@ _range = maker(AcquiredRange, tuple[int, int, int])
 _AVAILABLE_BYTE = bytes([AVAILABLE])
 _DELIVERED = re.compile(rb"[^\0]")
 _LOOKED_AT = 2000
+"""Offsets that are looked at for records at a lowered limit, in one turn of a member."""
 
 
 class AcquireMode(IntEnum):

@@ -46,6 +46,7 @@ from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
 
 _offset = attrgetter("offset")
 _GIVEN_UP_AT_ONCE = 300
+"""Parked records at a lowered limit that one fetch gives up."""
 
 
 class RanOutHere(NamedTuple):

@@ -331,8 +331,7 @@ class ShareSessions:
         if in_steps:
             to_do = self._in_steps(session, add, (), row_due=False)
             return FetchPlan(session, INITIAL_EPOCH, replaced=replaced, to_do=to_do)
-        session._add(add, row_due=False)
-        self._partitions += len(session._places)
+        self._change(session, add, (), row_due=False)
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
     def _change(

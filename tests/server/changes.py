@@ -272,15 +272,19 @@ def group_altered(_: Connection, name: str) -> Case:
     )
 
 
+def _deleted(group_id: str) -> Case:
+    return Case(
+        asked("delete_groups", 2, groups_names=[group_id]),
+        asked("list_groups", 5, states_filter=(), types_filter=()),
+        lambda answer: group_id in {each.group_id for each in answer.groups},
+        False,
+    )
+
+
 def group_deleted(connection: Connection, name: str) -> Case:
     call(connection, _create(name))
     call(connection, _commit(name))
-    return Case(
-        asked("delete_groups", 2, groups_names=[name]),
-        asked("list_groups", 5, states_filter=(), types_filter=()),
-        lambda answer: name in {each.group_id for each in answer.groups},
-        False,
-    )
+    return _deleted(name)
 
 
 def _share_group(connection: Connection, name: str) -> None:
@@ -308,12 +312,7 @@ def share_offset_deleted(connection: Connection, name: str) -> Case:
 
 def share_group_deleted(connection: Connection, name: str) -> Case:
     _share_group(connection, name)
-    return Case(
-        asked("delete_groups", 2, groups_names=[name]),
-        asked("list_groups", 5, states_filter=(), types_filter=()),
-        lambda answer: name in {each.group_id for each in answer.groups},
-        False,
-    )
+    return _deleted(name)
 
 
 def quota_altered(_: Connection, name: str) -> Case:
