@@ -73,7 +73,9 @@ class DiskFloorStatistics(NamedTuple):
 class DiskFloor:
     """`least_bytes`: setting kbroker.disk.min.free.bytes; 0: producers may fill the disk.
 
-    `is_short`: whether Produce is refused now."""
+    - `is_short`: whether Produce is refused now
+    - `has_holes_only`: whether what the log engine writes should fit into holes of its files: the
+      disk has little beside them"""
 
     def __init__(self, directory: Path, least_bytes: int, logs: LogStore, state: StateStore) -> None:
         self._directory = directory
@@ -81,6 +83,7 @@ class DiskFloor:
         self._logs = logs
         self._state = state
         self.is_short = False
+        self.has_holes_only = False
         self.refused = 0
         """Counted by those that refuse."""
         self._shortages = 0
@@ -133,29 +136,25 @@ class DiskFloor:
     def letter_room(self, *, last_half: bool) -> int:
         """How many bytes of dead letters may be appended now. `last_half`: also those that are left
         to one queue at a time."""
-        return self._room(self._letter_bytes if last_half else self._letter_bytes // 2)
+        return self._room(self._letter_bytes if last_half else self._letter_bytes // 2, with_holes=True)
 
     def kept_room(self) -> int:
         """How many bytes of records may be kept beside a log now, so that its segments are removed.
         That frees more than it takes, so it may go further than letters, and a little always: less
-        where it takes space beside a file that does not shrink."""
-        room = self._room(self._letter_bytes + self._letter_bytes // _SEGMENTS)
+        where it takes space beside a file that does not shrink. It cannot use that file's holes,
+        and should leave room for letters that do not fit into them."""
+        room = self._room(self._letter_bytes + self._letter_bytes // _SEGMENTS, with_holes=False)
         return max(room, _LEAST_KEPT_BYTES // (16 if self.has_holes_only else 1))
 
-    def _room(self, below_floor_bytes: int) -> int:
+    def _room(self, below_floor_bytes: int, *, with_holes: bool) -> int:
         if not self._least_bytes:
             return _PLENTY
         try:
-            room = min(self.free_bytes() - (self._floor() - below_floor_bytes), self._beside_logs())
+            free_bytes = self.free_bytes() if with_holes else self._free_on_disk()
+            room = min(free_bytes - (self._floor() - below_floor_bytes), self._beside_logs())
         except OSError:
             return 0
         return room - self._promised_bytes
-
-    @property
-    def has_holes_only(self) -> bool:
-        """Whether what the log engine writes should fit into holes of its files: the disk has
-        little beside them."""
-        return self.is_short and self._logs.reusable_bytes() > 0
 
     @contextmanager
     def promised(self, size_bytes: int) -> Iterator[None]:
@@ -186,12 +185,14 @@ class DiskFloor:
         try:
             floor = self._floor_bytes = self._floor() if self._least_bytes else 0
             room = self._free_on_disk() - floor
-            if room < 0:
-                room = min(self._logs.reusable_bytes() + room, self._beside_logs())
+            holes = self._logs.reusable_bytes() if room < 0 else 0
+            if holes:
+                room = min(holes + room, self._beside_logs())
         except (OSError, StoreFailed) as error:
             logger.debug("the disk does not say what is free: %s", error)
             self.is_short = False
             return _MOST_S
+        self.has_holes_only = holes > 0
         if (room < 0) != self.is_short:
             self.is_short = room < 0
             self._shortages += self.is_short

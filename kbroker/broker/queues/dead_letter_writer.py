@@ -160,6 +160,10 @@ class DeadLetterWriter:
                 decision = Decision()
                 target.append(memoryview(data), now_ms, decision.decide, header=read_header(data))
                 under_way.append((offsets, decision))
+                if self.disk_floor.has_holes_only:
+                    # The store joins batches that wait together, and a hole may fit one only.
+                    with suppress(NoSpace, StoreFailed):
+                        await decision.wait()
         except KafkaError as error:  # The topic is gone, or the store has failed.
             written = written._replace(error=error, failed_batches=len(batches) - len(under_way))
         for offsets, decision in under_way:
