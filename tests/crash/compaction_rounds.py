@@ -111,11 +111,11 @@ class CompactionTorment(TransactionTorment):
 
     def _replace_a_client(self) -> None:
         clients = [each for each in self.torment.clients if each.role != "read"]
-        if self._random.choice(clients).role == "consume":
-            self.torment.kill_a_consumer()
-        else:
-            TransactionTorment._replace_a_client(self)
+        chosen = self._random.choice(clients)
+        if chosen.role != "consume":
+            self._replace(chosen)
             return
+        self.torment.kill_a_consumer()  # It notes that their records are free.
         self.replaced += 1
 
     def finish(self) -> None:
