@@ -151,10 +151,11 @@ def test_no_turn_is_long_without_rights(without_rights: Judge, short_turns: int,
 
 @pytest.mark.full
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
-def test_no_turn_is_long_at_the_bound(measured: Judge, api: Api) -> None:
-    """For requests that change something: a tenth of the bound, and 5000 rows at most."""
+def test_no_turn_is_long_near_the_bound(measured: Judge, api: Api) -> None:
+    """Half of the bound, as each row has a row of its own. For requests that change something: a
+    tenth of the bound, and 5000 rows at most."""
     bound = BOUNDS[api.key].rows
-    many = bound if api.module in READS else min(bound // 10, 5000)
+    many = bound // 2 - 10 if api.module in READS else min(bound // 10, 5000)
     for version in {OLDEST.get(api.module, api.first), api.last}:
         assert complaints(api.module, measured.of_api(api, version, many, "many rows")) == []
 
