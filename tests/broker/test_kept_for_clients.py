@@ -160,8 +160,9 @@ def test_a_share_session_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -
     fetch("b", 0, 0, 1)
     with pytest.raises(KafkaError):
         fetch("b", 1, 2)
+    fetch("b", 1, 0, 1)  # It names what it acknowledges.
     fetch("a", 1, forget=(0, 1, 99))
-    fetch("b", 1, 2, 3)
+    fetch("b", 2, 2, 3)
     fetch("a", 0, *range(6))
     assert sessions.statistics().partitions == 10
     sessions.connection_closed("a")
