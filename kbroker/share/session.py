@@ -357,12 +357,15 @@ class ShareSessions:
         *,
         row_due: bool,
     ) -> Iterator[None]:
-        """The session may end between two steps."""
+        """The session may end between two steps. Raises share_session_limit_reached if others have
+        taken the room meanwhile; the session keeps what it has got."""
         for partitions, is_added in ((add, True), (forget, False)):
             for at in range(0, len(partitions), _PARTITIONS_A_STEP):
                 if self._sessions.get(session.key) is not session:
                     return
                 some = partitions[at : at + _PARTITIONS_A_STEP]
+                if is_added:
+                    self._check_room(some, session._places)
                 self._change(session, some if is_added else (), () if is_added else some, row_due=row_due)
                 yield
 

@@ -170,6 +170,23 @@ def test_a_share_session_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -
     assert sessions.statistics().partitions == 10
 
 
+def test_long_requests_share_the_room_of_share_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_session, "MAX_PARTITIONS", 1000)
+    sessions = ShareSessions(100)
+    topic_id = Topics().put("t", 1)
+    wanted = [TopicPartition(topic_id, number) for number in range(800)]
+    plans = [
+        sessions.fetch(
+            "g", member_id, 0, connection_id=1, add=wanted, forget=(), has_acks=False, in_steps=True
+        )
+        for member_id in ("a", "b")
+    ]
+    with pytest.raises(KafkaError):
+        for _ in zip(*(plan.to_do or () for plan in plans), strict=True):
+            pass
+    assert sessions.statistics().partitions <= 1000
+
+
 def test_a_bounded_cache_drops_what_was_not_used() -> None:
     cache: BoundedCache[int, str] = BoundedCache(10_000)
     for number in range(8):
