@@ -505,7 +505,7 @@ class TestFailures:
 
 
 class TestGroups:
-    async def test_each_group_keeps_its_own(self, connect: Connect) -> None:
+    async def test_each_group_keeps_its_own(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         async with connect("segment", LONG_LOCKS) as client:
             key = await begin(client, {})
             await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "slow")
@@ -513,11 +513,13 @@ class TestGroups:
             await fill(client)
             workers = {}
             for number, group_id in enumerate((GROUP, "slow")):
-                worker = Member(client.another(10 + number), "w", group_id)
+                worker = workers[group_id] = Member(client.another(10 + number), "w", group_id)
                 others = Member(client.another(20 + number), "o", group_id)
-                workers[group_id] = worker
                 assert await one(worker, key) == (0, 1)
                 await take(others, key, hold={20} if number else set())
+            with monkeypatch.context() as nearly_full:
+                nearly_full.setattr(client.broker.disk_floor, "kept_room", lambda: 200)
+                assert await look(client) == 0, "there is room for two of three copies"
             assert await look(client) > 100
             assert [await keeps(client, key, group_id) for group_id in (GROUP, "slow")] == [1, 2]
             assert rows(await workers[GROUP].acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0
