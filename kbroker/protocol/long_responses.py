@@ -24,12 +24,11 @@ from kio.serial._serialize import get_field_writer
 from kio.serial.writers import write_compact_array_length, write_legacy_array_length
 from kio.static.primitive import i32
 
-from ..formats.batches import Buffer
-from .error_codes import error_codes
-from .messages import Repeated, build, field_plan
+from kbroker.formats.batches import Buffer
+from kbroker.protocol.error_codes import error_codes
+from kbroker.protocol.messages import Repeated, build, field_plan
+from kbroker.turns import ROWS_A_TURN
 
-ROWS_A_TURN: Final = 256
-"""Rows that are built and encoded before other requests get a turn: some milliseconds of work."""
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
 _PART_BYTES: Final = 64 << 10

@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import TopicPartition
+from kbroker.turns import parts
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
 MAX_PARTITIONS: Final = 500_000
 """Of all sessions together, which take some 250 bytes each."""
-_PARTITIONS_A_STEP: Final = 256
 _ROW_DUE, _SERVED_IN = attrgetter("row_due"), attrgetter("served_in")
 
 
@@ -360,10 +360,9 @@ class ShareSessions:
         """The session may end between two steps. Raises share_session_limit_reached if others have
         taken the room meanwhile; the session keeps what it has got."""
         for partitions, is_added in ((add, True), (forget, False)):
-            for at in range(0, len(partitions), _PARTITIONS_A_STEP):
+            for some in parts(partitions):
                 if self._sessions.get(session.key) is not session:
                     return
-                some = partitions[at : at + _PARTITIONS_A_STEP]
                 if is_added:
                     self._check_room(some, session._places)
                 self._change(session, some if is_added else (), () if is_added else some, row_due=row_due)
