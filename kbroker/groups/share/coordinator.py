@@ -195,12 +195,9 @@ class ShareGroupCoordinator(Coordinator):
 
     # --- administration ---
 
-    def describe(self, group_ids: Iterable[str]) -> list[DescribedShareGroup]:
-        """ShareGroupDescribe, one row for each id."""
-        return [
-            describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
-            for group_id in group_ids
-        ]
+    def describe(self, group_id: str) -> DescribedShareGroup:
+        """A row of ShareGroupDescribe."""
+        return describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
 
     def has_member(self, group_id: str, member_id: str) -> bool:
         group = self._groups.get(group_id)

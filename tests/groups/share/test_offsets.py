@@ -242,7 +242,7 @@ def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None: 
     assert set(world.records()) == {(RecordType.SHARE_GROUP_PARTITIONS, None)}
     assert initialized(world) == {1}
     for _ in ("made", "after a restart"):
-        (group,) = world.coordinator.describe(["g"])
+        group = world.coordinator.describe("g")
         assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Empty", 1, 1)
         world.restart()
     world.asked.clear()
@@ -263,7 +263,7 @@ def test_no_group_is_made_for_nothing(world: World, wanted: dict[str, dict[int, 
         name: {number: GONE if start >= 0 else ErrorCode.invalid_request for number, start in starts.items()}
         for name, starts in wanted.items()
     }
-    assert world.coordinator.describe(["g"])[0].error_code is ErrorCode.group_id_not_found
+    assert world.coordinator.describe("g").error_code is ErrorCode.group_id_not_found
 
 
 def test_rows_that_do_not_exist_stop_no_others(empty: World) -> None:  # OFF-16
@@ -313,7 +313,7 @@ def test_an_alteration_cut_off_by_a_crash(world: World) -> None:
 def test_a_save_that_fails_takes_a_new_group_back(world: World) -> None:
     world.fail(world.coordinator.alter_offsets("g", {"orders": {0: 5}}, world.topics))
     assert world.group_ids.type_of("g") is None
-    assert world.coordinator.describe(["g"])[0].error_code is ErrorCode.group_id_not_found
+    assert world.coordinator.describe("g").error_code is ErrorCode.group_id_not_found
 
 
 # --- delete ---
