@@ -42,15 +42,12 @@ from tests.api.share_consumers import (
     set_up_group,
 )
 
+pytestmark = pytest.mark.usefixtures("without_lingering")
+
 CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 KEEP_HEADERS = "kbroker.errors.deadletterqueue.keep.headers.enable"
 KEEP_TIMESTAMP = "kbroker.errors.deadletterqueue.keep.timestamp.enable"
-
-
-@pytest.fixture(autouse=True)
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
 
 
 def start_offset(client: Client) -> int:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import re2
-import trio
 
 from kbroker.broker.groups import expressions as service
 from kbroker.errors import ErrorCode
 from kbroker.groups import expressions
 from kbroker.groups.consumer.rebalance import ConsumerTimer, ConsumerTimerKind
 from tests.api.conftest import Client, Connect
+from tests.api.dead_letter_queues import until
 from tests.api.transaction_clients import init
 
 PLACES = {True: "loop", False: "thread"}
@@ -89,9 +89,7 @@ async def test_topics_that_changed_before_a_member_was_late(connect: Connect, wo
         session = ConsumerTimer(ConsumerTimerKind.SESSION, "g", "late")
         groups.groups.consumer.rebalances.timers.set(session, groups._runner.clock.now_ms())
         groups._runner._wake_for_timers()
-        with trio.fail_after(30):
-            while groups.groups.consumer.statistics().members > 1:  # noqa: ASYNC110 - the group tells nobody
-                await trio.sleep(0.01)
+        await until(lambda: groups.groups.consumer.statistics().members == 1)
         assert work.counts == {"compiled on the thread": 2, "matched on the thread": 4}
 
 

@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.formats.batches import Record, build_batch
 from kbroker.formats.compression import Codec
@@ -33,14 +32,10 @@ from tests.api.share_consumers import (
 )
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 DELAY_MS = 300
 SETTINGS = {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), "kbroker.queue.redelivery.jitter": "0"}
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 def is_loaded(client: Client, key: tuple[UUID, int]) -> bool:
