@@ -242,9 +242,9 @@ class Packing:
         self, schema: Any, rows_schema: Any, rows: Iterable[Any], *, is_top: bool
     ) -> Generator[None, None, None]:
         """The number of rows comes first. With an iterator it is known last."""
-        write_count = write_compact_array_length if schema.__flexible__ else _write_legacy_count
+        write_count = write_compact_array_length if schema.__flexible__ else write_legacy_array_length
         if is_counted := isinstance(rows, Sequence):
-            write_count(self._buffer, len(rows))
+            write_count(self._buffer, i32(len(rows)))
         place, at, count = len(self.parts), self._buffer.tell(), 0
         for row in rows:
             if row is not None:
@@ -259,7 +259,7 @@ class Packing:
                 yield
         if not is_counted:
             counted = io.BytesIO()
-            write_count(counted, count)
+            write_count(counted, i32(count))
             self._insert(counted.getvalue(), place, at)
 
     def _insert(self, counted: bytes, place: int, at: int) -> None:
@@ -329,7 +329,3 @@ def _is_short(schema: Any, row: Any) -> bool:
         ):
             return False
     return True
-
-
-def _write_legacy_count(buffer: io.BytesIO, count: int) -> None:
-    write_legacy_array_length(buffer, i32(count))

@@ -45,17 +45,17 @@ def to_describe(group_id: str, wanted: Mapping[str, Sequence[int]], topics: Topi
     """The rows of a reply, still without state. Topics get rows even if the group does not exist.
     Raises UNKNOWN_SERVER_ERROR for requests that Kafka's persister does not accept."""
     rows = [
-        _undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers)
+        TopicOffsets(
+            name,
+            topic.topic_id if (topic := topics.by_name(name)) else None,
+            tuple(map(PartitionOffset, dict.fromkeys(numbers))),
+        )
         for name, numbers in wanted.items()
     ]
     for row in rows:
         if row.topic_id is not None:
             _check_named(group_id, [partition.partition_index for partition in row.partitions])
     return rows
-
-
-def _undescribed(name: str, topic_id: UUID | None, numbers: Iterable[int]) -> TopicOffsets:
-    return TopicOffsets(name, topic_id, tuple(PartitionOffset(number) for number in dict.fromkeys(numbers)))
 
 
 def _check_named(group_id: str, numbers: Sequence[int]) -> None:
