@@ -6,7 +6,7 @@ group with an assigned topic without DESCRIBE is 29, and shows nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.api.authorization import allows_on_group, sees_topics
@@ -24,9 +24,8 @@ def handle(request: Request) -> Message:
     return {"groups": describe(request, groups.describe)}
 
 
-def describe(request: Request, found: Callable[[Iterable[str]], Sequence[Any]]) -> Iterator[Any]:
-    """The rows of consumer or share groups. `found`: describes the groups with the given
-    ids."""
+def describe(request: Request, found: Callable[[str], Any]) -> Iterator[Any]:
+    """The rows of consumer or share groups. `found`: describes the group of an id."""
     allowed: list[str] = []
     for group_id in request.body.group_ids:
         if allows_on_group(request, Operation.DESCRIBE, group_id):
@@ -34,7 +33,7 @@ def describe(request: Request, found: Callable[[Iterable[str]], Sequence[Any]]) 
             yield None
         else:
             yield _refused_row(group_id)
-    yield from each_once(allowed, lambda group_id: _row(request, *found((group_id,))))
+    yield from each_once(allowed, lambda group_id: _row(request, found(group_id)))
 
 
 def _refused_row(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.quotas import BadQuota, Component, EntityFilter, UnsupportedEntityType
@@ -23,7 +23,7 @@ async def handle(request: Request) -> Message:
         wanted = _filter(request)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "entries": None}
-    turn = Turn()
+    turn = RowTurn()
     found = []
     for each in request.broker.quotas.selected(wanted):
         await turn.row()

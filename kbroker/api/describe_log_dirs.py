@@ -21,7 +21,7 @@ import trio
 
 from kbroker.api.authorization import allows_on_cluster
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode
 from kbroker.security.acls import Operation
@@ -42,7 +42,7 @@ async def handle(request: Request) -> Message:
     partitions = await _partitions(request)
     measured = await trio.to_thread.run_sync(_measure, directory, partitions)
     topics: dict[str, list[Message]] = {}
-    turn = Turn()
+    turn = RowTurn()
     for partition, size_bytes in measured.sizes:
         await turn.row()
         row = {
@@ -67,7 +67,7 @@ async def _partitions(request: Request) -> list[Partition]:
     topics = request.broker.topics
     if request.body.topics is None:
         return list(topics.partitions())
-    turn = Turn()
+    turn = RowTurn()
     asked: dict[str, set[int]] = {}
     for each in request.body.topics:
         await turn.row()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kbroker.api.authorization import check_topic
 from kbroker.api.request import Message, Request
 from kbroker.api.transactions import find_partition
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from kbroker.security.acls import Operation
 
 
 async def handle(request: Request) -> Message:
-    turn = Turn()
+    turn = RowTurn()
     made: dict[tuple[str, int], Repeated] = {}
     topics = []
     for topic in request.body.topics:

@@ -20,15 +20,16 @@ from typing import Any
 
 from kbroker.api.authorization import allows_on_topic, check_group, refusal, sees_topic
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn, parts
+from kbroker.api.turns import RowTurn
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.long_responses import ROWS_A_TURN, key_of
+from kbroker.protocol.long_responses import key_of
 from kbroker.protocol.messages import Repeated
 from kbroker.security.acls import Operation, ResourceType
+from kbroker.turns import ROWS_A_TURN, parts
 
 
 async def handle(request: Request) -> Message:
-    turn = Turn()
+    turn = RowTurn()
     made: dict[Hashable, Repeated] = {}
     rows: list[Repeated] = []
     for group in request.body.groups:
@@ -40,7 +41,7 @@ async def handle(request: Request) -> Message:
     return {"groups": rows}
 
 
-async def _group(request: Request, group: Any, turn: Turn) -> Message:
+async def _group(request: Request, group: Any, turn: RowTurn) -> Message:
     row: dict[str, Any] = {
         "group_id": group.group_id,
         "topics": (),
@@ -54,7 +55,7 @@ async def _group(request: Request, group: Any, turn: Turn) -> Message:
         return row | {"error_code": error.code, "error_message": error.message}
 
 
-async def _topics(request: Request, group: Any, turn: Turn) -> list[Message]:
+async def _topics(request: Request, group: Any, turn: RowTurn) -> list[Message]:
     allowed: dict[str, Sequence[int]] = {}
     denied: dict[str, Sequence[int]] = {}
     if group.topics is None:
@@ -73,7 +74,7 @@ async def _topics(request: Request, group: Any, turn: Turn) -> list[Message]:
 
 
 async def _described(
-    request: Request, group_id: str, wanted: Mapping[str, Sequence[int]], turn: Turn
+    request: Request, group_id: str, wanted: Mapping[str, Sequence[int]], turn: RowTurn
 ) -> Iterable[Message]:
     """Raises KafkaError."""
     rows: dict[str, Message] = {}

@@ -22,7 +22,7 @@ from kbroker.api.authorization import allows_on_topic, sees_topic
 from kbroker.api.authorized_operations import NOT_REQUESTED, topic_operations
 from kbroker.api.metadata import partition_rows
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.broker.logs.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Operation
@@ -32,7 +32,7 @@ MAX_PARTITIONS = 2000
 
 
 async def handle(request: Request) -> Message:
-    turn = Turn()
+    turn = RowTurn()
     body = request.body
     asked = sorted({topic.name for topic in body.topics})
     cursor = body.cursor
@@ -63,7 +63,7 @@ async def handle(request: Request) -> Message:
     return {**page, "topics": chain(page["topics"], refused)}
 
 
-async def _all_names(turn: Turn, request: Request) -> list[str]:
+async def _all_names(turn: RowTurn, request: Request) -> list[str]:
     names: list[str] = []
     for topic in request.broker.topics:
         await turn.row()
@@ -73,7 +73,7 @@ async def _all_names(turn: Turn, request: Request) -> list[str]:
 
 
 async def _page(
-    turn: Turn, request: Request, names: Sequence[str], first_partition: int, limit: int
+    turn: RowTurn, request: Request, names: Sequence[str], first_partition: int, limit: int
 ) -> Message:
     rows: list[Message] = []
     next_cursor: Message | None = None

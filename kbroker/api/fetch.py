@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from kbroker.api.request import Raw, Request
-from kbroker.api.turns import in_turns, parts, pause
+from kbroker.api.turns import in_turns, pause
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.logs.fetch_sessions import (
@@ -39,11 +39,11 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.messages import milliseconds
 from kbroker.protocol.responses import FETCH_TOPIC_IDS, FetchRow, fetch_response, fetch_row, pack_fetch
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.rights import Rights
+from kbroker.turns import ROWS_A_TURN, parts
 
 _SESSIONS_FROM = 7
 _LEADER_EPOCH_FROM = 9

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.api.authorization import allows_on_topic
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -93,7 +93,7 @@ class _Answered(NamedTuple):
 
 async def handle(request: Request) -> Message:
     """Rows of topics that the client may not describe come last."""
-    turn = Turn()
+    turn = RowTurn()
     is_valid = getattr(request.body, "isolation_level", _READ_UNCOMMITTED) in _ISOLATION_LEVELS
     answered: dict[str, list[_Answered]] = {}
     refused: list[Any] = []

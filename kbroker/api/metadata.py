@@ -23,11 +23,11 @@ from kbroker.api.authorization import allows_on_topic, has_on_cluster, sees_topi
 from kbroker.api.authorized_operations import NOT_REQUESTED, cluster_operations, topic_operations
 from kbroker.api.replica_assignments import check_batch_size
 from kbroker.api.request import Message, Request
-from kbroker.api.turns import Turn
+from kbroker.api.turns import RowTurn
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.security.acls import Operation
+from kbroker.turns import ROWS_A_TURN
 
 _HAS_IDS, _BY_ID = 10, 12
 
@@ -101,7 +101,7 @@ async def _created_rows(request: Request, names: Iterable[str | None]) -> Sequen
     """The rows of a request that creates the topics which do not exist."""
     seen: dict[str | None, bool] = {}
     new_topics = 0
-    turn = Turn()
+    turn = RowTurn()
     for name in names:
         await turn.row()
         seen[name] = _sees(request, name)

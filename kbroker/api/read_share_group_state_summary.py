@@ -19,9 +19,9 @@ from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import add, answer, answer_of, each_asked, refused
 from kbroker.api.turns import pause
 from kbroker.errors import ErrorCode
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.security.acls import Operation
 from kbroker.share.persister import ReadRequest, SummaryResult
+from kbroker.turns import ROWS_A_TURN
 
 _MOST = (1 << 31) - 1
 """The most that the field can hold. The count includes offsets that the persister itself occupies

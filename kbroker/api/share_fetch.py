@@ -26,12 +26,11 @@ from uuid import UUID
 
 from kbroker.api.request import Raw, Request
 from kbroker.api.share_acknowledge import NO_TOPIC_ID, Results, acknowledge, as_partition, check_identity
-from kbroker.api.turns import parts, pause
+from kbroker.api.turns import pause
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.fetching import ShareFetch, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.messages import milliseconds
 from kbroker.protocol.responses import ShareFetchRow, pack_share_fetch, share_fetch_response
 from kbroker.security.acls import Operation, ResourceType
@@ -39,6 +38,7 @@ from kbroker.security.rights import Rights
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import INITIAL_EPOCH, FetchPlan, SessionPartition
 from kbroker.share.share_partition import AcquireMode
+from kbroker.turns import ROWS_A_TURN, parts
 
 _TOPIC_REFUSED = int(ErrorCode.topic_authorization_failed)
 _MODES = {int(mode): mode for mode in AcquireMode}

@@ -5,28 +5,19 @@ needs: topics and groups may have been deleted. A handler that does not wait ret
 rows instead (protocol/long_responses.py). A request that changes something is never interrupted.
 
 Fetch and ShareFetch, whose rows must cost no call, count them and call `pause` themselves, or work
-on `parts` of their rows.
+on `parts` of their rows (kbroker/turns.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 import trio
 
-from kbroker.protocol.long_responses import ROWS_A_TURN
-
-T = TypeVar("T")
+from kbroker.turns import ROWS_A_TURN
 
 pause = trio.lowlevel.checkpoint
 """Let others have a turn."""
-
-
-def parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many rows as one turn handles, again and again; at least once."""
-    for at in range(0, len(rows) or 1, ROWS_A_TURN):
-        yield rows[at : at + ROWS_A_TURN]
 
 
 async def in_turns(steps: Iterable[None]) -> None:
@@ -35,7 +26,7 @@ async def in_turns(steps: Iterable[None]) -> None:
         await pause()
 
 
-class Turn:
+class RowTurn:
     __slots__ = ("_left",)
 
     def __init__(self) -> None:

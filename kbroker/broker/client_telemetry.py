@@ -50,12 +50,10 @@ class ClientTelemetryStatistics:
 
 async def _can_be_read(codec: Codec, metrics: bytes) -> bool:
     try:
-        decompress(codec, metrics, max_bytes=TURN_BYTES)
-    except TooLarge:
         try:
+            decompress(codec, metrics, max_bytes=TURN_BYTES)
+        except TooLarge:
             await trio.to_thread.run_sync(decompress, codec, metrics, limiter=_thread)
-        except CorruptPayload:
-            return False
     except CorruptPayload:
         return False
     return True

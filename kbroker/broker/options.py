@@ -33,10 +33,6 @@ def _ignore(_: ReadyInfo) -> None:
     pass
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
     """The options of `kbroker start`.
@@ -63,7 +59,7 @@ class StartOptions:
     admin_names: tuple[str, ...] = ()
     adopt: bool = False
     on_ready: Callable[[ReadyInfo], None] = field(default=_ignore)
-    on_reload: Callable[[], None] = field(default=_nothing)
+    on_reload: Callable[[], None] = field(default=lambda: None)
 
     @property
     def engines(self) -> tuple[str, str]:

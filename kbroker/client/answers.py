@@ -44,14 +44,8 @@ def lacking(code: int, needs: str, name: str = "") -> str | None:
     kind = KINDS.get(code)
     if kind is None or not needs or (not name and kind != "cluster"):
         return None
-    return f"this user lacks {needs.upper().replace('-', '_')} on {_resource(kind, name)}: `" + (
-        f"kbroker acls add --user NAME {_option(kind, name)} --operation {needs}` grants it"
-    )
-
-
-def _resource(kind: str, name: str) -> str:
-    return "the cluster" if kind == "cluster" else f"{kind.replace('-', ' ')} {name}"
-
-
-def _option(kind: str, name: str) -> str:
-    return "--cluster" if kind == "cluster" else f"--{kind} {shlex.quote(name)}"
+    resource, option = f"{kind.replace('-', ' ')} {name}", f"--{kind} {shlex.quote(name)}"
+    if kind == "cluster":
+        resource, option = "the cluster", "--cluster"
+    right, command = needs.upper().replace("-", "_"), f"kbroker acls add --user NAME {option}"
+    return f"this user lacks {right} on {resource}: `{command} --operation {needs}` grants it"

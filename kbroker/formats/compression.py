@@ -105,8 +105,14 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
 
 def inflate(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Inflated:
     """As decompress(), with the kind of the payload."""
+    name = codec.name.lower()
     try:
         inflated = _INFLATE[codec](data, max_bytes)
+        if len(inflated.plain) > max_bytes:
+            raise TooLarge
+        return inflated
+    except TooLarge:
+        raise TooLarge(f"{name} payload is larger than {max_bytes} bytes when decompressed") from None
     except CorruptPayload:
         raise
     except (
@@ -117,14 +123,7 @@ def inflate(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAULT_
         OSError,
         IndexError,
     ) as error:
-        raise CorruptPayload(f"{codec.name.lower()} payload cannot be decompressed: {error}") from error
-    if len(inflated.plain) > max_bytes:
-        raise _too_large(codec, max_bytes)
-    return inflated
-
-
-def _too_large(codec: Codec, max_bytes: int) -> TooLarge:
-    return TooLarge(f"{codec.name.lower()} payload is larger than {max_bytes} bytes when decompressed")
+        raise CorruptPayload(f"{name} payload cannot be decompressed: {error}") from error
 
 
 def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
@@ -171,16 +170,14 @@ def _lz4_block_of_level(plain: bytes, *, level: int) -> bytes:
 class _Parts:
     """Counts the parts of a payload."""
 
-    def __init__(self, codec: Codec, max_bytes: int) -> None:
-        self._codec = codec
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int) -> None:
         self._left = _PARTS_BESIDE + max_bytes // _PART_BYTES if max_bytes < DEFAULT_MAX_BYTES else math.inf
 
     def count(self) -> None:
         """Raises TooLarge."""
         self._left -= 1
         if self._left < 0:
-            raise _too_large(self._codec, self._max_bytes)
+            raise TooLarge
 
 
 def _plain(data: bytes | memoryview, max_bytes: int) -> Inflated:
@@ -191,7 +188,7 @@ def _gunzip(data: bytes | memoryview, max_bytes: int) -> Inflated:
     plain, at = _gunzip_member(data, 0, max_bytes)
     if at == len(data):
         return Inflated(plain, True)
-    members, left, parts = [plain], max_bytes - len(plain), _Parts(Codec.GZIP, max_bytes)
+    members, left, parts = [plain], max_bytes - len(plain), _Parts(max_bytes)
     while len(data) - at > _GZIP_REST_IGNORED and bytes(data[at : at + len(_GZIP_HEAD)]) == _GZIP_HEAD:
         parts.count()
         plain, at = _gunzip_member(data, at, left)
@@ -210,7 +207,7 @@ def _gunzip_member(data: bytes | memoryview, at: int, max_bytes: int) -> tuple[b
             raise CorruptPayload("gzip payload is cut short")
         plain = unzip.decompress(piece, left + 1)
         if len(plain) > left:
-            raise _too_large(Codec.GZIP, max_bytes)
+            raise TooLarge
         pieces.append(plain)
         left -= len(plain)
         at += len(piece) - len(unzip.unused_data)
@@ -222,7 +219,7 @@ def _unsnappy(data: bytes | memoryview, max_bytes: int) -> Inflated:
     if len(raw) < _XERIAL_HEADER_SIZE or not raw.startswith(_XERIAL_MAGIC):
         return Inflated(_unsnappy_block(raw, max_bytes), True)
     blocks, total, streams = [], 0, 1
-    position, size, parts = _XERIAL_HEADER_SIZE, len(raw), _Parts(Codec.SNAPPY, max_bytes)
+    position, size, parts = _XERIAL_HEADER_SIZE, len(raw), _Parts(max_bytes)
     while position + 4 <= size:
         parts.count()
         if raw.startswith(_XERIAL_MAGIC, position) and position + _XERIAL_HEADER_SIZE <= size:
@@ -241,12 +238,12 @@ def _unsnappy(data: bytes | memoryview, max_bytes: int) -> Inflated:
 
 def _unsnappy_block(block: bytes, max_bytes: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(block) > max_bytes:
-        raise _too_large(Codec.SNAPPY, max_bytes)
+        raise TooLarge
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _unlz4(data: bytes | memoryview, max_bytes: int) -> Inflated:
-    end = _lz4_frame_end(data, _Parts(Codec.LZ4, max_bytes))
+    end = _lz4_frame_end(data, _Parts(max_bytes))
     return Inflated(_unlz4_frame(bytes(data[:end]), max_bytes), end == len(data))
 
 
@@ -282,7 +279,7 @@ def _unlz4_frame(frame: bytes, max_bytes: int) -> bytes:
     with mmap.mmap(-1, max_bytes + 1) as room:
         size = _unlz4_into(frame, room)
         if size is None:
-            raise _too_large(Codec.LZ4, max_bytes)
+            raise TooLarge
         return room[:size]
 
 
@@ -300,7 +297,7 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> Inflated:
     frames = bytes(data)
     if not frames:
         return Inflated(b"", False)
-    parts = _Parts(Codec.ZSTD, max_bytes)
+    parts = _Parts(max_bytes)
     first = end = _zstd_frame_end(frames, 0, parts)
     while (after := _zstd_frame_end(frames, end, parts)) > end:
         end = after
@@ -311,7 +308,7 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> Inflated:
         end = len(frames)  # No frame begins here, which zstd reports.
     plain = zstd.decompress(frames[:end], max_bytes)
     if plain is None:
-        raise _too_large(Codec.ZSTD, max_bytes)
+        raise TooLarge
     return Inflated(plain, first == len(frames))
 
 

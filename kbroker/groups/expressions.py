@@ -43,26 +43,21 @@ class Expressions:
         INVALID_REGULAR_EXPRESSION with the reason."""
         known = self._known.get(pattern)
         if known is None:
-            known = _compiled(pattern)
+            known = compile_pattern(pattern)
             self.add(pattern, known)
         if isinstance(known, str):
             raise KafkaError(ErrorCode.invalid_regular_expression, known)
         return known
 
     def add(self, pattern: str, known: Any) -> None:  # noqa: ANN401
-        """The result of `compile_in_thread`."""
+        """The result of `compile_pattern`."""
         if len(pattern) <= MAX_LENGTH:
             size = len(known) if isinstance(known, str) else MEMORY_BYTES
             self._known.put(pattern, known, 4 * len(pattern) + size)
 
-    @staticmethod
-    def compile_in_thread(pattern: str) -> Any:  # noqa: ANN401
-        """Takes up to a fifth of a second. The result is for `add`."""
-        return _compiled(pattern)
 
-
-def _compiled(pattern: str) -> Any:  # noqa: ANN401
-    """The compiled expression, or the reason why there is none."""
+def compile_pattern(pattern: str) -> Any:  # noqa: ANN401
+    """The compiled expression, or the reason why there is none. Takes up to a fifth of a second."""
     if len(pattern) > MAX_LENGTH:
         return _refusal(f"{pattern[:40]}...", f"it has {len(pattern)} characters, and {MAX_LENGTH} may be")
     import re2  # Imported here, as most brokers never see an expression.

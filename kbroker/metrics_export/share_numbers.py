@@ -181,14 +181,10 @@ class _Turn:
 
     def _initialized(self, group_id: str) -> Iterator[_Place]:
         """The share-partitions of existing topics for which the group has state."""
-        topics = self._broker.topics
-        for topic in self._broker.share_group_service.coordinator.describe_offsets(group_id, None, topics):
-            for row in topic.partitions:
-                partition = (
-                    None if topic.topic_id is None else topics.partition(topic.topic_id, row.partition_index)
-                )
-                if partition is not None:
-                    yield _Place(group_id, topic.topic_name, partition)
+        topics, coordinator = self._broker.topics, self._broker.share_group_service.coordinator
+        for name, numbers in coordinator.described_partitions(group_id, topics).items():
+            if (topic := topics.by_name(name)) is not None:
+                yield from (_Place(group_id, name, topic.partitions[number]) for number in numbers)
 
     async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
         persister = self._broker.persister

@@ -327,7 +327,7 @@ def program_of(schema: Any) -> Program:
         step = _step(field, hints[field.name], flexible)
         if "tag" in field.metadata:
             # A tagged struct has no byte in front: its presence means that it is not null.
-            tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _asprogram_of(step)
+            tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _as_program(step)
         elif isinstance(step, list):
             steps += step
         else:
@@ -342,7 +342,7 @@ def _aside(schema: Any) -> frozenset[int]:
     return SET_ASIDE.get(schema.__api_key__, _NONE_ASIDE) if is_request else _NONE_ASIDE
 
 
-def _asprogram_of(step: Step | list[Step]) -> Program:
+def _as_program(step: Step | list[Step]) -> Program:
     return step if isinstance(step, list) else (step,)
 
 
@@ -355,7 +355,7 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
         element = (
             program_of(entity)
             if entity is not None
-            else _asprogram_of(_primitive(field, flexible, nullable=False))
+            else _as_program(_primitive(field, flexible, nullable=False))
         )
         least = max(1, sum(map(_least, element)))
         return Array(flexible, optional, element, least, field.name, entity)

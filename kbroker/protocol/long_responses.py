@@ -24,12 +24,11 @@ from kio.serial._serialize import get_field_writer
 from kio.serial.writers import write_compact_array_length, write_legacy_array_length
 from kio.static.primitive import i32
 
-from ..formats.batches import Buffer
-from .error_codes import error_codes
-from .messages import Repeated, build, field_plan
+from kbroker.formats.batches import Buffer
+from kbroker.protocol.error_codes import error_codes
+from kbroker.protocol.messages import Repeated, build, field_plan
+from kbroker.turns import ROWS_A_TURN
 
-ROWS_A_TURN: Final = 256
-"""Rows that are built and encoded before other requests get a turn: some milliseconds of work."""
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
 _PART_BYTES: Final = 64 << 10
@@ -243,9 +242,9 @@ class Packing:
         self, schema: Any, rows_schema: Any, rows: Iterable[Any], *, is_top: bool
     ) -> Generator[None, None, None]:
         """The number of rows comes first. With an iterator it is known last."""
-        write_count = write_compact_array_length if schema.__flexible__ else _write_legacy_count
+        write_count = write_compact_array_length if schema.__flexible__ else write_legacy_array_length
         if is_counted := isinstance(rows, Sequence):
-            write_count(self._buffer, len(rows))
+            write_count(self._buffer, i32(len(rows)))
         place, at, count = len(self.parts), self._buffer.tell(), 0
         for row in rows:
             if row is not None:
@@ -260,7 +259,7 @@ class Packing:
                 yield
         if not is_counted:
             counted = io.BytesIO()
-            write_count(counted, count)
+            write_count(counted, i32(count))
             self._insert(counted.getvalue(), place, at)
 
     def _insert(self, counted: bytes, place: int, at: int) -> None:
@@ -330,7 +329,3 @@ def _is_short(schema: Any, row: Any) -> bool:
         ):
             return False
     return True
-
-
-def _write_legacy_count(buffer: io.BytesIO, count: int) -> None:
-    write_legacy_array_length(buffer, i32(count))

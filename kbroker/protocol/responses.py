@@ -18,8 +18,8 @@ from uuid import UUID
 
 from kbroker.formats.batches import Buffer
 from kbroker.makers import maker
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.share.effects import AcquiredRange
+from kbroker.turns import ROWS_A_TURN
 
 PRODUCE_FLEXIBLE = 9
 PRODUCE_TOPIC_IDS = 13

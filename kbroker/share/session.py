@@ -15,7 +15,7 @@ forgets, and all sessions of a closed connection but the newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import TopicPartition
+from kbroker.turns import parts
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
 MAX_PARTITIONS: Final = 500_000
 """Of all sessions together, which take some 250 bytes each."""
-_PARTITIONS_A_STEP: Final = 256
 _ROW_DUE, _SERVED_IN = attrgetter("row_due"), attrgetter("served_in")
 
 
@@ -238,7 +238,8 @@ class ShareSessions:
         if epoch == INITIAL_EPOCH:
             return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks, in_steps)
         if add and epoch != FINAL_EPOCH:
-            self._check_room(len(add))
+            known = self._sessions.get((group_id, member_id))
+            self._check_room(add, () if known is None else known._places)
         session = self._expect(group_id, member_id, epoch)
         if epoch == FINAL_EPOCH:
             return FetchPlan(session, epoch, is_final=True)
@@ -321,7 +322,7 @@ class ShareSessions:
         if replaced is None and len(self._sessions) >= self.max_sessions:
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
-        self._check_room(len(add), 0 if replaced is None else len(replaced._places))
+        self._check_room(add, less=0 if replaced is None else len(replaced._places))
         if replaced is not None:
             self._remove(replaced)
         session = ShareSession(key, connection_id, partial(self._may_hold, key.group_id))
@@ -356,17 +357,23 @@ class ShareSessions:
         *,
         row_due: bool,
     ) -> Iterator[None]:
-        """The session may end between two steps."""
+        """The session may end between two steps. Raises share_session_limit_reached if others have
+        taken the room meanwhile; the session keeps what it has got."""
         for partitions, is_added in ((add, True), (forget, False)):
-            for at in range(0, len(partitions), _PARTITIONS_A_STEP):
+            for some in parts(partitions):
                 if self._sessions.get(session.key) is not session:
                     return
-                some = partitions[at : at + _PARTITIONS_A_STEP]
+                if is_added:
+                    self._check_room(some, session._places)
                 self._change(session, some if is_added else (), () if is_added else some, row_due=row_due)
                 yield
 
-    def _check_room(self, more: int, less: int = 0) -> None:
-        if self._partitions - less + more > MAX_PARTITIONS:
+    def _check_room(
+        self, add: Sequence[TopicPartition], known: Collection[TopicPartition] = (), less: int = 0
+    ) -> None:
+        """`known`: those that the session has. Every fetch names some, to acknowledge them."""
+        room = MAX_PARTITIONS - self._partitions + less
+        if len(add) > room and sum(partition not in known for partition in add) > room:
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
 

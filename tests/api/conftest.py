@@ -22,10 +22,13 @@ from kio.serial import entity_reader
 
 from kbroker.api import APIS, handler_of
 from kbroker.api.request import Later, Raw, Request
+from kbroker.broker import configs
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.connection import Connection
+from kbroker.broker.logs import retention
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.options import Durability, StartOptions
+from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import Record, build_batch
 from kbroker.protocol.messages import (
@@ -155,6 +158,24 @@ def engine() -> str:
 @pytest.fixture(params=ENGINES)
 def every_engine(request: pytest.FixtureRequest, engine: str) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits of a tenth of a second are parked."""
+    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
+
+
+@pytest.fixture
+def without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of a share-partition's dead letters ends as soon as it has nothing to do."""
+    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
+
+
+@pytest.fixture
+def queues_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention checks work queues when the test asks."""
+    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.broker import configs
-from kbroker.broker.queues import dead_letters, expiry
+from kbroker.broker.queues import expiry
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import ProducerInfo
 from kbroker.formats.compression import Codec
@@ -36,16 +35,11 @@ from tests.api.test_compacted_queues import MODES, finish, lag_of, read_all, tak
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import heartbeat
 
+pytestmark = pytest.mark.usefixtures("without_lingering", "parks_at_once")
+
 DELAYED = {"kbroker.queue.redelivery.delay.ms": "300", "kbroker.queue.redelivery.jitter": "0"}
 SCANS = {"kbroker.share.in.flight.limit": "undecided"}
 LATER = (("kbroker-delay-ms", b"600"),)
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
 
 
 GONE = {

@@ -42,15 +42,12 @@ from tests.api.share_consumers import (
     set_up_group,
 )
 
+pytestmark = pytest.mark.usefixtures("without_lingering")
+
 CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 KEEP_HEADERS = "kbroker.errors.deadletterqueue.keep.headers.enable"
 KEEP_TIMESTAMP = "kbroker.errors.deadletterqueue.keep.timestamp.enable"
-
-
-@pytest.fixture(autouse=True)
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
 
 
 def start_offset(client: Client) -> int:
@@ -247,6 +244,7 @@ async def test_a_larger_copy_is_alone_in_its_batch(connect: Connect, every_engin
         assert [len(batch) for batch in batches_of(client)] == [1, 1, 1, 1, 2]
 
 
+@pytest.mark.usefixtures("queues_are_left_alone")  # Records of 1970 that no group holds yet.
 @pytest.mark.parametrize("what", ["bomb", "unreadable"])
 async def test_a_record_that_cannot_be_copied_stays_in_a_work_queue(
     connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str

@@ -38,10 +38,7 @@ from tests.api.dead_letter_queues import (
 )
 from tests.api.share_consumers import FAST, GROUP, REJECT, RELEASE, Member, acquired, set_up_group
 
-
-@pytest.fixture(autouse=True)
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
+pytestmark = pytest.mark.usefixtures("without_lingering")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import trio
 from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
 from kbroker.share.dead_letter import HEADER_NAMES, headers_of, origin_of
+from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (
     ENABLED,
@@ -41,15 +42,12 @@ from tests.api.share_consumers import (
     set_up_group,
 )
 
+pytestmark = pytest.mark.usefixtures("without_lingering")
+
 CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 KEEP_HEADERS = "kbroker.errors.deadletterqueue.keep.headers.enable"
 KEEP_TIMESTAMP = "kbroker.errors.deadletterqueue.keep.timestamp.enable"
-
-
-@pytest.fixture(autouse=True)
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
 
 
 def start_offset(client: Client) -> int:
@@ -127,6 +125,22 @@ async def test_the_answer_does_not_wait_for_the_dead_letter(
                 await go.wait()
         assert acquired(found[0]) == [(100, 109, 1)]
         assert offsets_of(letters_of(client)) == list(range(10))
+
+
+async def test_letters_that_wait_for_room_hold_no_other_jobs_after_a_reload(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before it: their records do not count as undecided."""
+    monkeypatch.setattr(dead_letters, "ROOM_RETRY_S", 0.01)
+    async with connect() as client:
+        monkeypatch.setattr(client.broker.disk_floor, "letter_room", lambda *, last_half: 0)
+        configs = {"share.partition.max.record.locks": "100", "kbroker.share.in.flight.limit": "undecided"}
+        key = await prepare_dead_letters(client, *[10] * 20, configs=configs)
+        member = await reject(client, key, *range(100))
+        assert acquired(await member.fetch(wait_ms=20_000)) == [(100, 199, 1)]
+        client.broker.share_partitions.forget(GROUP, [TopicPartition(*key)])
+        assert acquired(await Member(client, "M2").fetch([key], wait_ms=20_000)) == [(100, 199, 1)]
+        assert not letters_of(client)
 
 
 @pytest.mark.parametrize("how", ["release", "session", "timeout"])

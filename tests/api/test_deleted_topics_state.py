@@ -23,6 +23,7 @@ from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartiti
 from kbroker.storage.spi import Change
 from tests.api.conftest import Client, Connect
 from tests.api.control_logs import opened
+from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import GROUP
 
 
@@ -36,14 +37,6 @@ async def a_topic(client: Client) -> Topic:
 def left(client: Client, topic_id: UUID) -> list[bytes]:
     """Keys that name the topic."""
     return [key for key, _ in client.broker.state_store.scan(b"") if topic_id.bytes in key]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if is_so():
-            return
-        await trio.sleep(0.001)
-    raise AssertionError("it never came to that")
 
 
 class Gate:

@@ -15,6 +15,7 @@ from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from tests.api.conftest import Client
+from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
 from tests.api.test_really_full_disk import batch
 from tests.small_disk import broker_on, free_bytes, small_disk
@@ -63,9 +64,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
         assert deleted.error_code is ErrorCode.none
         if engine != "rocksdb":  # Its deletions are writes, and free space much later.
             await client.create_topic("more")
-            with trio.fail_after(20):
-                while broker.disk_floor.is_short:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            await until(lambda: not broker.disk_floor.is_short)
             assert await produce(client, "more") is ErrorCode.none
 
 

@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs
 from kbroker.broker.queues import due_records, expiry
 from kbroker.broker.queues.expiry import times_of
 from kbroker.clock import wall_clock_ms
@@ -24,6 +23,8 @@ from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 HOUR = 3_600_000
 SETTINGS = {
     "kbroker.queue.ttl.ms": str(HOUR),
@@ -32,12 +33,6 @@ SETTINGS = {
     "kbroker.queue.redelivery.jitter": "0",
 }
 NOW = 1_700_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 @pytest.fixture

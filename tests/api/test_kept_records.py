@@ -10,8 +10,6 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker import configs
-from kbroker.broker.logs import retention
 from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues.dead_letter_writer import NotYet
 from kbroker.clock import wall_clock_ms
@@ -41,6 +39,8 @@ from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_queue_retention import heartbeat_of, removed
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once", "queues_are_left_alone")
+
 SEGMENT = {"internal.segment.bytes": "1000", "kbroker.queue.retention": "workqueue"}
 SCHEDULING = {"kbroker.queue.scheduling": "true", "kbroker.share.in.flight.limit": "undecided"}
 LONG_LOCKS = {name: value for name, value in FAST.items() if "lock" not in name}
@@ -48,13 +48,6 @@ DELAY_MS = 1500
 MONTH_MS = 30 * 86_400_000
 TIME_MS = 1_700_000_000_000
 BATCHES = 40
-
-
-@pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked, and work queues are checked when the test asks."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
-    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600)
 
 
 def record(number: int, *headers: tuple[str, bytes]) -> Record:
@@ -505,7 +498,7 @@ class TestFailures:
 
 
 class TestGroups:
-    async def test_each_group_keeps_its_own(self, connect: Connect) -> None:
+    async def test_each_group_keeps_its_own(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         async with connect("segment", LONG_LOCKS) as client:
             key = await begin(client, {})
             await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "slow")
@@ -513,11 +506,13 @@ class TestGroups:
             await fill(client)
             workers = {}
             for number, group_id in enumerate((GROUP, "slow")):
-                worker = Member(client.another(10 + number), "w", group_id)
+                worker = workers[group_id] = Member(client.another(10 + number), "w", group_id)
                 others = Member(client.another(20 + number), "o", group_id)
-                workers[group_id] = worker
                 assert await one(worker, key) == (0, 1)
                 await take(others, key, hold={20} if number else set())
+            with monkeypatch.context() as nearly_full:
+                nearly_full.setattr(client.broker.disk_floor, "kept_room", lambda: 200)
+                assert await look(client) == 0, "there is room for two of three copies"
             assert await look(client) > 100
             assert [await keeps(client, key, group_id) for group_id in (GROUP, "slow")] == [1, 2]
             assert rows(await workers[GROUP].acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0

@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs
 from kbroker.share.persister import Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import GROUP, RELEASE, Member
@@ -32,11 +31,7 @@ from tests.api.test_parked_records import engine_of
 from tests.api.test_queue_retention import removed
 from tests.api.test_work_queue import lag
 
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
+pytestmark = pytest.mark.usefixtures("parks_at_once")
 
 
 @pytest.mark.parametrize("others", [False, True])

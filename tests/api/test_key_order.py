@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs
 from kbroker.broker.queues import scanner
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
@@ -33,6 +32,8 @@ from tests.api.share_consumers import (
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 ORDERED = {"kbroker.queue.ordering": "key", "kbroker.share.in.flight.limit": "undecided"}
 DELAYED = {**ORDERED, "kbroker.queue.redelivery.delay.ms": "300", "kbroker.queue.redelivery.jitter": "0"}
 STORES = [
@@ -44,12 +45,6 @@ STORES = [
 ]
 LATER = (("kbroker-delay-ms", b"400"),)
 Key = tuple[UUID, int]
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 def record(key: str | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> Record:

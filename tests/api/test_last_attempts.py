@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.broker import configs
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
@@ -25,6 +24,8 @@ from tests.api.share_consumers import (
     set_up_group,
 )
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 LIMIT = "share.delivery.count.limit"
 PREFETCH = {"kbroker.queue.prefetch": "10"}
 IN_WINDOW = {**PREFETCH, LIMIT: "2"}
@@ -35,11 +36,6 @@ PARKED = {
     "kbroker.queue.redelivery.multiplier": "1",
 }
 ONE_BATCH, TEN_BATCHES = (10,), (1,) * 10
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 async def next_of(member: Member, *keys: tuple[UUID, int], **more: Any) -> list[tuple[int, int, int]]:

@@ -13,8 +13,9 @@ from kio.serial import entity_reader
 from kbroker.api import handler_of
 from kbroker.api.request import Request
 from kbroker.errors import ErrorCode
-from kbroker.protocol.long_responses import ROWS_A_TURN, Packing, is_long
+from kbroker.protocol.long_responses import Packing, is_long
 from kbroker.protocol.messages import build, encode_response, request_schema, response_schema
+from kbroker.turns import ROWS_A_TURN
 from tests.api.conftest import KEYS, Client, Connect
 from tests.api.test_transactional_offsets import OK, UNSTABLE, G, commit_plainly, send_offsets
 from tests.api.transaction_clients import log_of

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kbroker.errors import ErrorCode
-from kbroker.protocol.long_responses import ROWS_A_TURN
+from kbroker.turns import ROWS_A_TURN
 from tests.api.conftest import Client, Connect
 from tests.api.producing import batch, produce
 from tests.api.share_consumers import GROUP, Member, acquired, initialize, rows, set_up_group

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition
@@ -128,12 +127,7 @@ async def queue_with(client: Client, kind: str, **configs: str) -> tuple[UUID, i
     return key
 
 
-@pytest.fixture
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
-
-
-@pytest.mark.usefixtures("_without_lingering")
+@pytest.mark.usefixtures("without_lingering")
 @pytest.mark.parametrize("by_record", [False, True])
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_record: bool) -> None:
@@ -186,7 +180,7 @@ async def test_gaps_are_taken_for_one(connect: Connect) -> None:
         assert loaded.engine.start_offset == 5
 
 
-@pytest.mark.usefixtures("_without_lingering")
+@pytest.mark.usefixtures("without_lingering")
 @pytest.mark.parametrize(
     "kind", ["an offset before the batch", "an offset behind the batch", "an offset twice"]
 )

@@ -8,8 +8,6 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.broker import configs
-from kbroker.broker.logs import retention
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import (
     LOG_APPEND_TIME,
@@ -31,18 +29,13 @@ from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import FAST, lag
 from tests.broker.transactional_log import Log
 
+pytestmark = pytest.mark.usefixtures("parks_at_once", "queues_are_left_alone")
+
 ABORT, COMMIT = MarkerType.ABORT, MarkerType.COMMIT
 ABORTED, COMMITTED, PLAIN = range(3)
 SWITCH = {"share.isolation.level": "read_committed"}
 DELAY = {"kbroker.queue.redelivery.delay.ms": "1500", "kbroker.queue.redelivery.jitter": "0"}
 DELAY_MS = 1500
-
-
-@pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked, and work queues are checked when the test asks."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
-    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600)
 
 
 async def log_of(client: Client) -> Log:

@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker import configs
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.formats.batches import Record, build_batch
 from kbroker.formats.compression import Codec
@@ -33,14 +32,10 @@ from tests.api.share_consumers import (
 )
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 DELAY_MS = 300
 SETTINGS = {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), "kbroker.queue.redelivery.jitter": "0"}
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 def is_loaded(client: Client, key: tuple[UUID, int]) -> bool:
@@ -207,6 +202,37 @@ class TestParkedRecords:
             else:
                 assert found == {"m1": [(0, 2, 2)], "m2": [(3, 4, 2)]}
             assert len(asked) == 2
+
+    async def test_a_fetch_waits_for_locks_and_not_longer(self, connect: Connect) -> None:
+        """150 that are ready, of which members may hold 100."""
+        async with connect() as client:
+            key = await prepare(client, *[10] * 15)
+            await set_up_group(client, {**SETTINGS, "share.partition.max.record.locks": "100"})
+            await heartbeat(client, "m1", 0)
+            first, second = Member(client, "m1"), Member(client.another(2), "m2")
+            taken: list[tuple[int, int, list[int]]] = []
+
+            async def take(count: int) -> None:
+                taken.clear()
+                while sum(last + 1 - begin for begin, last, _ in taken) < count:
+                    found = acquired(await first.fetch([] if first.epoch else [key], wait_ms=5000))
+                    taken.extend((begin, last, [RELEASE]) for begin, last, _ in found)
+
+            for count in (100, 50):
+                await take(count)
+                await first.acknowledge({key: taken})
+            parking = engine_of(client, key).parking
+            await until(lambda: parking is not None and parking.ready == 150)
+            await take(100)
+
+            async def accept() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await first.acknowledge({key: [(begin, last, [ACCEPT]) for begin, last, _ in taken]})
+
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(accept)
+                    assert acquired(await second.fetch([key], wait_ms=60_000)) == [(100, 149, 2)]
 
     async def test_a_rejection_becomes_a_dead_letter(self, connect: Connect, every_engine: str) -> None:
         async with connect(every_engine, config=FAST) as client:

@@ -46,17 +46,14 @@ from tests.api.share_consumers import (
 from tests.api.test_dead_letter_recovery import full
 from tests.reject_reasons import reasons_in
 
+pytestmark = pytest.mark.usefixtures("without_lingering")
+
 PERSISTERS = pytest.mark.parametrize("persister", ["default", "control-records"])
 ENGINES = pytest.mark.parametrize("engine_name", ["memory", "segment", "lmdb", "rocksdb", "sqlite"])
 REASON = Reason("ValueError", "no such size: größe", "Traceback …\nValueError: no such size")
 OTHER = Reason("KeyError", "", "")
 KEEP_HEADERS = "kbroker.errors.deadletterqueue.keep.headers.enable"
 Given = dict[int, Reason]
-
-
-@pytest.fixture(autouse=True)
-def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LINGER_S", 0.01)
 
 
 @pytest.fixture

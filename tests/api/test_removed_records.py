@@ -27,6 +27,7 @@ from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, ReadRequest, ReadResult, SummaryResult, adapted_persister
 from tests.api.conftest import ENGINES, Client
+from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, set_up_group
 from tests.api.test_delete_records import delete
 from tests.metrics.world import parse, scrape_text
@@ -95,9 +96,7 @@ def data_offsets(client: Client, key: Key) -> list[int]:
 async def unloaded(client: Client) -> None:
     """Wait until everything released by the session is saved and the share-partition is
     unloaded."""
-    with trio.fail_after(20):
-        while client.broker.share_partitions.loaded():  # noqa: ASYNC110 - a task of the broker does it
-            await trio.sleep(0.01)
+    await until(lambda: not client.broker.share_partitions.loaded())
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -11,7 +11,6 @@ import trio
 import trio.testing
 
 from kbroker import clock
-from kbroker.broker import configs
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues import due_records, expiry, parked_reading, scanner
 from kbroker.broker.queues.expiry import Expiry
@@ -30,6 +29,8 @@ from tests.api.share_consumers import ACCEPT, RELEASE, Member, acquired, prepare
 from tests.api.test_full_disk import refusing
 from tests.api.test_parked_records import engine_of, is_loaded, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
+
+pytestmark = pytest.mark.usefixtures("parks_at_once")
 
 SETTINGS = {
     "kbroker.queue.scheduling": "true",
@@ -70,12 +71,6 @@ def test_what_headers_say(headers: tuple[tuple[str, bytes | None], ...], schedul
 def test_a_record_without_a_timestamp_counts_from_now() -> None:
     record = Record(0, NO_TIMESTAMP, None, b"", (("kbroker-delay-ms", b"500"),))
     assert schedule_of(record, NOW, DAY) == Schedule(NOW + 500)
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 async def send(client: Client, *delays_ms: int | None, codec: Codec = Codec.NONE) -> None:

@@ -31,7 +31,7 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Record, build_batch
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client
-from tests.api.dead_letter_queues import batches_of
+from tests.api.dead_letter_queues import batches_of, until
 from tests.api.share_consumers import ACCEPT, REJECT, RELEASE, Member, initialize, rows, set_up_group
 from tests.small_disk import broker_on, fill_the_rest, free_bytes, small_disk, small_loop_disk
 
@@ -196,9 +196,7 @@ class Queue:
         purged = [{"partition_index": index, "offset": -1} for index in range(len(self.sent))]
         answer = await self.client.call("delete_records", 2, topics=[{"name": LETTERS, "partitions": purged}])
         assert {row.error_code for row in answer.topics[0].partitions} == {0}, answer
-        with trio.fail_after(STANDSTILL_S):
-            while not self.is_open():  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await until(self.is_open)
         assert await self.send() is ErrorCode.none
 
 

@@ -4,7 +4,6 @@ that no request has loaded is found."""
 from __future__ import annotations
 
 import pytest
-import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.clock import wall_clock_ms
@@ -12,6 +11,7 @@ from kbroker.errors import OperatorError, StoreFailed
 from kbroker.formats.state import ShareStateKey, parse_key
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Connect
+from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, FAST, RELEASE, Member, acquired, prepare
 
 LATER_MS = 300_001
@@ -54,9 +54,7 @@ async def test_the_broker_does_it_by_itself(connect: Connect) -> None:  # SC-51
         member = Member(client, "m")
         await member.fetch([partition], wait_ms=5000)
         await member.acknowledge({partition: [(0, 3, [ACCEPT])]})
-        with trio.fail_after(20):
-            while numbers(client.broker) != [0]:  # noqa: ASYNC110 - a task of the broker's own does it
-                await trio.sleep(0.01)
+        await until(lambda: numbers(client.broker) == [0])
 
 
 async def test_a_store_that_cannot_be_read_is_tried_again(

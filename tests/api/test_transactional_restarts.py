@@ -12,6 +12,7 @@ import trio
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.transactions import MarkerType, TransactionState
 from tests.api.conftest import Client, Connect, versions
+from tests.api.dead_letter_queues import until
 from tests.api.test_full_disk import refusing
 from tests.api.transactional_producer import (
     VERIFY_FROM,
@@ -190,13 +191,10 @@ async def test_unused_ids_are_forgotten_after_a_full_disk(connect: Connect) -> N
         for name in names:
             await Producer(client, name).init()
         coordinator, commits = client.broker.transactions.coordinator, client.broker.state_commits
-        with trio.fail_after(30):
-            with refusing(client, NoSpace("the disk is full")):
-                while not commits.statistics().refused:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-            assert [name for name, _ in coordinator.records()] == names
-            while any(True for _ in coordinator.records()):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        with refusing(client, NoSpace("the disk is full")):
+            await until(lambda: commits.statistics().refused)
+        assert [name for name, _ in coordinator.records()] == names
+        await until(lambda: not list(coordinator.records()))
         for name in names:
             answer = await init(client, name)
             assert (answer.error_code, answer.producer_epoch) == (OK, 0)
@@ -214,9 +212,7 @@ async def test_a_log_that_cannot_take_a_marker_is_named(
         commits: Any = client.broker.log_commits
         commits._write, before = refuse, commits._write
         nursery.start_soon(producer.commit)
-        with trio.fail_after(30):
-            while "has to wait" not in caplog.text:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        await until(lambda: "has to wait" in caplog.text)
         commits._write = before
         waits = f"a-1: the end of the transaction of producer {producer.producer_id} has to wait"
         assert f"{waits}: the disk is full" in caplog.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.broker import configs
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import letters_of, offsets_of, prepare_dead_letters, until
@@ -16,14 +15,10 @@ from tests.api.test_parked_records import engine_of, is_loaded
 from tests.api.test_scheduled_records import are_parked, send
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
+pytestmark = pytest.mark.usefixtures("parks_at_once")
+
 SCHEDULING = {"kbroker.queue.scheduling": "true", "kbroker.share.in.flight.limit": "undecided"}
 EXPIRING = {"kbroker.queue.ttl.ms": str(HOUR), "kbroker.share.in.flight.limit": "undecided"}
-
-
-@pytest.fixture(autouse=True)
-def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second are parked."""
-    monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 async def begin_at(client: Client, offset: int = 0) -> None:

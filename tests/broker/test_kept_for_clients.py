@@ -160,13 +160,31 @@ def test_a_share_session_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -
     fetch("b", 0, 0, 1)
     with pytest.raises(KafkaError):
         fetch("b", 1, 2)
+    fetch("b", 1, 0, 1)  # It names what it acknowledges.
     fetch("a", 1, forget=(0, 1, 99))
-    fetch("b", 1, 2, 3)
+    fetch("b", 2, 2, 3)
     fetch("a", 0, *range(6))
     assert sessions.statistics().partitions == 10
     sessions.connection_closed("a")
     fetch("c", 0, *range(6))
     assert sessions.statistics().partitions == 10
+
+
+def test_long_requests_share_the_room_of_share_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_session, "MAX_PARTITIONS", 1000)
+    sessions = ShareSessions(100)
+    topic_id = Topics().put("t", 1)
+    wanted = [TopicPartition(topic_id, number) for number in range(800)]
+    plans = [
+        sessions.fetch(
+            "g", member_id, 0, connection_id=1, add=wanted, forget=(), has_acks=False, in_steps=True
+        )
+        for member_id in ("a", "b")
+    ]
+    with pytest.raises(KafkaError):
+        for _ in zip(*(plan.to_do or () for plan in plans), strict=True):
+            pass
+    assert sessions.statistics().partitions <= 1000
 
 
 def test_a_bounded_cache_drops_what_was_not_used() -> None:

@@ -14,14 +14,7 @@ from kbroker.api.bounds import BOUNDS
 from kbroker.protocol import long_requests, long_responses
 from kbroker.protocol.array_check import TooManyRows
 from kbroker.protocol.long_requests import DECODED_ROWS_A_TURN, LongRequest
-from kbroker.protocol.long_responses import (
-    ROWS_A_TURN,
-    Packing,
-    ResponseTooLarge,
-    each_once,
-    is_long,
-    key_of,
-)
+from kbroker.protocol.long_responses import Packing, ResponseTooLarge, each_once, is_long, key_of
 from kbroker.protocol.messages import (
     Repeated,
     build,
@@ -32,6 +25,7 @@ from kbroker.protocol.messages import (
     request_schema,
     response_schema,
 )
+from kbroker.turns import ROWS_A_TURN
 from tests.protocol.test_array_check import EVERY_VERSION, sample
 
 ANY_ROWS = 1 << 30

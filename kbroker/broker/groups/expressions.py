@@ -18,6 +18,7 @@ import trio
 from kbroker.errors import KafkaError
 from kbroker.groups.consumer.coordinator import ConsumerGroups
 from kbroker.groups.consumer.subscriptions import sees
+from kbroker.groups.expressions import compile_pattern
 from kbroker.security.rights import Rights
 
 AT_A_TIME: Final = 1
@@ -82,9 +83,7 @@ class ExpressionService:
 
     async def _compiled(self, pattern: str) -> Any:  # noqa: ANN401 - google-re2 has no types
         if not self._expressions.is_known(pattern):
-            compiled = await trio.to_thread.run_sync(
-                self._expressions.compile_in_thread, pattern, limiter=self._limit
-            )
+            compiled = await trio.to_thread.run_sync(compile_pattern, pattern, limiter=self._limit)
             self._expressions.add(pattern, compiled)
         return self._expressions.compiled(pattern)
 

@@ -42,7 +42,7 @@ from kbroker.groups.share.messages import (
     ShareGroupStatistics,
     TopicOffsets,
 )
-from kbroker.groups.share.offsets import LogRange, described, described_with_parked
+from kbroker.groups.share.offsets import LogRange, described, described_with_parked, to_describe
 from kbroker.seldom import Seldom
 from kbroker.share.lag import UNKNOWN, Standing, is_miscount, least_standing
 from kbroker.share.persister import (
@@ -210,12 +210,12 @@ class ShareGroupService:
             self._in_administration.discard(group_id)
 
     async def describe_offsets(
-        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None
+        self, group_id: str, wanted: Mapping[str, Sequence[int]]
     ) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group. All lags are of one moment: log ends are read
-        when the persister answers, and the default persister answers at once. Raises
-        UNKNOWN_SERVER_ERROR for a number that no partition can have."""
-        topics = self.coordinator.describe_offsets(group_id, wanted, self._topics)
+        """Some rows of DescribeShareGroupOffsets. `wanted`: partitions by topic name. All lags are
+        of one moment: log ends are read when the persister answers, and the default persister
+        answers at once. Raises UNKNOWN_SERVER_ERROR for a number that no partition can have."""
+        topics = to_describe(group_id, wanted, self._topics)
         asked = [
             TopicPartition(topic.topic_id, row.partition_index)
             for topic in topics

@@ -53,6 +53,8 @@ _SEGMENTS: Final = 4
 """So many segments of queues fit into the budget of dead letters."""
 _LEAST_KEPT_BYTES: Final = 256 << 10
 """Even the space that is set aside (space_reserve.py) has room for it."""
+_LEAST_KEPT_BESIDE_BYTES: Final = 16 << 10
+"""The same where it takes space beside a file that does not shrink."""
 _FASTEST_BYTES_PER_S: Final = 1 << 30
 _LEAST_S: Final = 0.02
 _SHORT_S: Final = 0.1
@@ -90,6 +92,7 @@ class DiskFloor:
         self._floor_bytes = 0
         self._promised_bytes = 0
         self._letter_bytes = self._budget()
+        self._letters_and_kept_bytes = self._letter_bytes + self._letter_bytes // _SEGMENTS
 
     def _budget(self) -> int:
         """The bytes of the budget of dead letters. It does not change while the broker runs."""
@@ -140,11 +143,10 @@ class DiskFloor:
 
     def kept_room(self) -> int:
         """How many bytes of records may be kept beside a log now, so that its segments are removed.
-        That frees more than it takes, so it may go further than letters, and a little always: less
-        where it takes space beside a file that does not shrink. It cannot use that file's holes,
-        and should leave room for letters that do not fit into them."""
-        room = self._room(self._letter_bytes + self._letter_bytes // _SEGMENTS, with_holes=False)
-        return max(room, _LEAST_KEPT_BYTES // (16 if self.has_holes_only else 1))
+        That frees more than it takes, so it may go further than letters, and a little always. It
+        cannot use holes, and should leave room for letters that do not fit into them."""
+        room = self._room(self._letters_and_kept_bytes, with_holes=False)
+        return max(room, _LEAST_KEPT_BESIDE_BYTES if self.has_holes_only else _LEAST_KEPT_BYTES)
 
     def _room(self, below_floor_bytes: int, *, with_holes: bool) -> int:
         if not self._least_bytes:
@@ -152,7 +154,7 @@ class DiskFloor:
         try:
             free_bytes = self.free_bytes() if with_holes else self._free_on_disk()
             room = min(free_bytes - (self._floor() - below_floor_bytes), self._beside_logs())
-        except OSError:
+        except (OSError, StoreFailed):
             return 0
         return room - self._promised_bytes
 
@@ -168,9 +170,8 @@ class DiskFloor:
     def _floor(self) -> int:
         """Below it are the budget of dead letters, a quarter of it for kept records, and what the
         stores need."""
-        letters = self._letter_bytes + self._letter_bytes // _SEGMENTS
         needed = self._logs.least_free_bytes() + self._state.least_free_bytes()
-        return max(2 * self._letter_bytes, letters + needed)
+        return max(2 * self._letter_bytes, self._letters_and_kept_bytes + needed)
 
     # -- producers
 

@@ -22,10 +22,10 @@ from uuid import UUID
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.responses import FetchRow
 from kbroker.protocol.topic_names import is_legal
 from kbroker.security.principals import Principal
+from kbroker.turns import ROWS_A_TURN
 
 TopicKey: TypeAlias = str | int
 """A topic as the client names it: by name up to v12, by UUID.int of its id from v13, which is

@@ -29,10 +29,10 @@ from kbroker.settings.altering import TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.settings.topic_configs import CLEANUP_POLICY
 from kbroker.storage.spi import SegmentInfo
+from kbroker.turns import ROWS_A_TURN
 
 logger = logging.getLogger(__name__)
 WORK_QUEUE_CHECK_S = 2.0
-_TOPICS_A_TURN = 256
 
 
 def new_log_start(
@@ -137,7 +137,7 @@ async def run_retention(
             next_check = trio.current_time() + check_interval_ms / 1000
             await _catch_up(topics)
         for number, topic in enumerate(topics, start=1):
-            if number % _TOPICS_A_TURN == 0:
+            if number % ROWS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             if is_check or topic.config[QUEUE_RETENTION] == "workqueue":
                 await _apply_to(topics, topic, held_logs, kept)

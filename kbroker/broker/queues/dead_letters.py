@@ -382,7 +382,7 @@ class DeadLetters(DeadLetterHooks):
         try:
             room = self._room.find(work, loaded, letters[0].first_offset)
         except NoRoom:
-            work.waiting = count
+            self._note_room(work, loaded, work.no_room, count)  # It may have been loaded again.
             raise
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)

@@ -23,13 +23,13 @@ from kbroker.broker.queues.opened_batches import OpenedBatches
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics, WaitMetrics
-from kbroker.protocol.long_responses import ROWS_A_TURN
 from kbroker.protocol.responses import ShareFetchRow
 from kbroker.share.effects import ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import FetchPlan, SessionPartition
 from kbroker.share.share_partition import AcquireMode
+from kbroker.turns import ROWS_A_TURN
 
 _Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
 """A share-partition, with the offset to acquire from."""

@@ -223,17 +223,19 @@ class KeptRecords:
         records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1]), room))
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
-        while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(
-            segments, ends[-1]
-        ):
-            ends = ends[:-1]  # The records make up most of the segments.
+        size_bytes = 0
+        while ends:
+            size_bytes = _size(records, groups, ends[-1])
+            if 2 * size_bytes <= _freed(segments, ends[-1]) and size_bytes <= room:
+                break
+            ends = ends[:-1]  # The records make up most of the segments, or the disk has no room.
         if not ends:
             return
         for commits in self._logs:
             # A power cut must not take a record from the log after it was kept: if the producer
             # sent it again, it would be delivered twice.
             await commits.flush()
-        with self._disk_floor.promised(sum(map(len, records.values()))):
+        with self._disk_floor.promised(size_bytes):
             for group in groups:
                 for piece in _pieces(records, ends[-1]):
                     await self._save(group, piece)
@@ -339,6 +341,11 @@ class KeptRecords:
 
 def _freed(segments: Sequence[SegmentInfo], end_offset: int) -> int:
     return sum(segment.size_bytes for segment in segments if segment.end_offset <= end_offset)
+
+
+def _size(records: Mapping[int, bytes], groups: Iterable[_Group], end: int) -> int:
+    """Of the copies below `end`, of which each group has its own."""
+    return sum(len(records[offset]) for group in groups for offset in group.wanted() if offset < end)
 
 
 def _below(offsets: Iterable[int], end: int) -> int:

@@ -57,10 +57,9 @@ async def plan_parked(
     KafkaError for a log that cannot be read."""
     parking = engine.parking
     assert parking is not None
-    offsets: list[int] = []
-    taken: set[int] = set()
+    offsets, taken, lost = list[int](), set[int](), list[int]()
     batches: list[Walked] = []
-    lost, walked = list[int](), 0
+    walked = 0
     leaders = _leaders(parking, room, None if committed is None else committed.high_watermark)
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
@@ -83,7 +82,8 @@ async def plan_parked(
             lost.append(leader)
             continue
         stored = batch[3][batch[4] : batch[5]]
-        walked += _walked_by_cutting(stored, batch)
+        if not stored[CODEC_AT] & CODEC_MASK:  # To cut it is a walk over its records.
+            walked += batch[1] - batch[0] + 1
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if batches and (walked > TURN_RECORDS or not can_be_cut):
             break
@@ -100,10 +100,6 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
-
-
-def _walked_by_cutting(stored: memoryview, batch: Walked) -> int:
-    return 0 if stored[CODEC_AT] & CODEC_MASK else batch[1] - batch[0] + 1
 
 
 def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:

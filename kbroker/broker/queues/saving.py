@@ -140,7 +140,8 @@ class Saving:
             offset, partition = engine.offset_to_acquire(), loaded.partition
             # The next fetch notices that, and makes room.
             is_behind = engine.start_offset < partition.log_start_offset
-            is_ready = engine.key_order is not None and engine.parked_ready > 0  # Freed with its key.
+            # Freed with its key, or by the locks of others.
+            is_ready = engine.parking is not None and engine.parked_ready > 0
             if is_behind or is_ready or (offset is not None and offset < loaded.visible.high_watermark):
                 loaded.waiters.wake_all()
         if persist.archiving:

@@ -310,11 +310,8 @@ class ConsumerGroups:
             if group.group_id in self._groups:
                 yield ListedGroup(group.group_id, CONSUMER, group.state, CONSUMER)
 
-    def describe(self, group_ids: Iterable[str]) -> list[DescribedConsumerGroup]:
-        """ConsumerGroupDescribe, one row for each id."""
-        return [self._described(group_id) for group_id in group_ids]
-
-    def _described(self, group_id: str) -> DescribedConsumerGroup:
+    def describe(self, group_id: str) -> DescribedConsumerGroup:
+        """A row of ConsumerGroupDescribe."""
         if not group_id:
             return DescribedConsumerGroup(group_id, ErrorCode.invalid_group_id)
         try:

@@ -56,7 +56,6 @@ from kbroker.groups.share.messages import (
     ShareGroupHeartbeatRequest,
     ShareGroupSettings,
     ShareGroupStatistics,
-    TopicOffsets,
     TopicPartitions,
     TopicsView,
 )
@@ -196,12 +195,9 @@ class ShareGroupCoordinator(Coordinator):
 
     # --- administration ---
 
-    def describe(self, group_ids: Iterable[str]) -> list[DescribedShareGroup]:
-        """ShareGroupDescribe, one row for each id."""
-        return [
-            describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
-            for group_id in group_ids
-        ]
+    def describe(self, group_id: str) -> DescribedShareGroup:
+        """A row of ShareGroupDescribe."""
+        return describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
 
     def has_member(self, group_id: str, member_id: str) -> bool:
         group = self._groups.get(group_id)
@@ -255,16 +251,13 @@ class ShareGroupCoordinator(Coordinator):
             self._group_ids.release(group_id, SHARE)
 
     def described_partitions(self, group_id: str, topics: TopicsView) -> dict[str, list[int]]:
-        """The share-partitions of existing topics that the group has."""
-        return offsets.initialized(self._groups.get(group_id), topics)
-
-    def describe_offsets(
-        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
-    ) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group: the share-partitions to request from the
-        persister. `wanted`: partitions by topic name; None: all that the group has. Raises
-        UNKNOWN_SERVER_ERROR for a number that no partition can have."""
-        return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
+        """The share-partitions of existing topics that the group has, by the topic's name."""
+        group = self._groups.get(group_id)
+        return {
+            part.name: sorted(part.partitions)
+            for topic_id, part in (group.initialized.items() if group else ())
+            if topics.by_id(topic_id) is not None
+        }
 
     def alter_offsets(
         self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView

@@ -41,39 +41,21 @@ from kbroker.share.persister import (
 # --- describe ---
 
 
-def to_describe(
-    group_id: str, group: ShareGroup | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
-) -> list[TopicOffsets]:
-    """The rows of a reply, still without state. `wanted` None: all Initialized partitions. Named
-    topics get rows even if the group does not exist. Raises UNKNOWN_SERVER_ERROR for requests that
-    Kafka's persister does not accept."""
-    if wanted is None:
-        return [
-            _undescribed(part.name, topic_id, sorted(part.partitions))
-            for topic_id, part in _live(group, topics)
-        ]
+def to_describe(group_id: str, wanted: Mapping[str, Sequence[int]], topics: TopicsView) -> list[TopicOffsets]:
+    """The rows of a reply, still without state. Topics get rows even if the group does not exist.
+    Raises UNKNOWN_SERVER_ERROR for requests that Kafka's persister does not accept."""
     rows = [
-        _undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers)
+        TopicOffsets(
+            name,
+            topic.topic_id if (topic := topics.by_name(name)) else None,
+            tuple(map(PartitionOffset, dict.fromkeys(numbers))),
+        )
         for name, numbers in wanted.items()
     ]
     for row in rows:
         if row.topic_id is not None:
             _check_named(group_id, [partition.partition_index for partition in row.partitions])
     return rows
-
-
-def initialized(group: ShareGroup | None, topics: TopicsView) -> dict[str, list[int]]:
-    return {part.name: sorted(part.partitions) for _, part in _live(group, topics)}
-
-
-def _live(group: ShareGroup | None, topics: TopicsView) -> Iterator[tuple[UUID, TopicPart]]:
-    for topic_id, part in group.initialized.items() if group else ():
-        if topics.by_id(topic_id) is not None:
-            yield topic_id, part
-
-
-def _undescribed(name: str, topic_id: UUID | None, numbers: Iterable[int]) -> TopicOffsets:
-    return TopicOffsets(name, topic_id, tuple(PartitionOffset(number) for number in dict.fromkeys(numbers)))
 
 
 def _check_named(group_id: str, numbers: Sequence[int]) -> None:

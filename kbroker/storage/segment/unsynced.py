@@ -56,11 +56,10 @@ class Unsynced:
                     for segment in dirty
                     if not (segment.discarded or segment.sealed)
                 ]
-            if self.use_syncfs and (created or len(files) > 1):
+            if created and self.use_syncfs:
                 self._files.syncfs(directory_fd)
             else:
-                for fd in files:
-                    self._files.fdatasync(fd)
+                self._sync(directory_fd, files)
                 self.sync_created(created)
         except OSError as error:
             self._failures.fail("sync", error)
@@ -73,13 +72,16 @@ class Unsynced:
     def sync_slice(self, directory_fd: int, fds: Sequence[int]) -> None:
         """Sync the bytes of some files that are open for writing."""
         try:
-            if self.use_syncfs and len(fds) > 1:
-                self._files.syncfs(directory_fd)
-            else:
-                for fd in fds:
-                    self._files.fdatasync(fd)
+            self._sync(directory_fd, fds)
         except OSError as error:
             self._failures.fail("sync", error)
+
+    def _sync(self, directory_fd: int, fds: Sequence[int]) -> None:
+        if self.use_syncfs and len(fds) > 1:
+            self._files.syncfs(directory_fd)
+        else:
+            for fd in fds:
+                self._files.fdatasync(fd)
 
     def sync_recovered(self, segments: Iterable[Segment], directory_fd: int) -> None:
         """Sync the segments that recovery has read; OSErrors pass through. Without syncfs their

@@ -288,6 +288,6 @@ async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
         w.service.settings_changed(None)
         w.service.settings_changed("nobody")
         w.commits.failure = None
-        assert w.service.coordinator.describe([GROUP])[0].group_epoch == epochs["M1"]
+        assert w.service.coordinator.describe(GROUP).group_epoch == epochs["M1"]
         await trio.sleep(2)
         assert partitions(await w.heartbeat(epochs["M1"])) == [0, 1]

@@ -420,7 +420,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             lambda group_id: self.settings, GroupIds(), self.topics, ASSIGNORS, self.new_id
         )
         again.load(self.store.scan(GroupKey.namespace), now_ms=self.now_ms)
-        rows = [[each.describe(["g"])[0], each.get("g")] for each in (again, self.groups.consumer)]
+        rows = [[each.describe("g"), each.get("g")] for each in (again, self.groups.consumer)]
         for row, _ in rows:
             assert isinstance(row.members, tuple)
         (stored, stored_group), (present, present_group) = rows
@@ -483,7 +483,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for number in range(len(found.partitions))
         }
         assert set(had) == wanted, (members, wanted)
-        state = self.groups.consumer.describe(["g"])[0].group_state
+        state = self.groups.consumer.describe("g").group_state
         assert state in ("Stable", "Empty", ""), state
         assert self.ids.type_of("g") in (CLASSIC, CONSUMER, None)
 

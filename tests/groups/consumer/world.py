@@ -81,7 +81,7 @@ class World:
         self.save(self.groups.expire(self.now_ms))
 
     def describe(self, group: str = "g") -> DescribedConsumerGroup:
-        (row,) = self.groups.describe([group])
+        row = self.groups.describe(group)
         return row
 
     def current(self) -> dict[str, set[TopicNumbers]]:

@@ -235,7 +235,7 @@ def test_the_last_member_leaves(world: World) -> None:  # GRP-14, GRP-23, GRP-44
             RecordType.SHARE_GROUP_PARTITIONS,
         )
     }
-    assert world.coordinator.describe(["g"])[0].group_state == "Empty"
+    assert world.coordinator.describe("g").group_state == "Empty"
     rejoin = world.join("m1", "orders")
     assert (rejoin.member_epoch, assigned(rejoin)) == (4, orders(world, 0, 1, 2))
 
@@ -252,7 +252,7 @@ def test_sessions_expire_after_the_last_heartbeat(world: World) -> None:  # GRP-
     outcome = world.coordinator.expire(world.now_ms)
     assert outcome.group_ids == ("g",)
     world.save(outcome)
-    assert [each.member_id for each in world.coordinator.describe(["g"])[0].members] == ["m2"]
+    assert [each.member_id for each in world.coordinator.describe("g").members] == ["m2"]
     assert world.group_epoch() == 4
     assert world.coordinator.next_deadline_ms() == world.now_ms + 40_000
     reply = world.heartbeat("m1", 2)
@@ -417,10 +417,10 @@ def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
     world.join("m1", "orders")
     world.join("m2", "orders")
     world.again("m1")
-    before = world.coordinator.describe(["g"])
+    before = world.coordinator.describe("g")
     world.now_ms += 44_000
     world.restart()
-    assert world.coordinator.describe(["g"]) == before
+    assert world.coordinator.describe("g") == before
     assert world.coordinator.next_deadline_ms() == world.now_ms + 45_000, "sessions start again"
     assert world.group_ids.type_of("g") == "share"
     records = world.records()
@@ -432,15 +432,15 @@ def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
 
 def test_a_failed_save_takes_the_group_back(world: World) -> None:
     world.join("m1", "orders")
-    before = world.coordinator.describe(["g"])
+    before = world.coordinator.describe("g")
     deadline_ms = world.coordinator.next_deadline_ms()
     world.now_ms += 1_000
     lost = world.coordinator.heartbeat(
         ShareGroupHeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
     )
-    assert world.coordinator.describe(["g"]) != before
+    assert world.coordinator.describe("g") != before
     world.fail(lost)
-    assert world.coordinator.describe(["g"]) == before
+    assert world.coordinator.describe("g") == before
     assert world.coordinator.next_deadline_ms() == deadline_ms, (
         "the session of the remaining member continues"
     )
@@ -523,10 +523,10 @@ def test_another_assignor_makes_targets_at_once_and_members_have_them_with_their
     assert (world.group_epoch(), targets(world)) == (before + 1, {"m1": (0, 1, 2), "m2": (0, 1, 2)})
     for member in ("m1", "m2"):
         assert assigned(world.again(member, after_ms=0)) == orders(world, 0, 1, 2)
-    assert world.coordinator.describe(["g"])[0].assignor_name == "all"
+    assert world.coordinator.describe("g").assignor_name == "all"
     assert alter(world, "simple")
     assert sorted(map(len, targets(world).values())) == [1, 2]
-    assert world.coordinator.describe(["g"])[0].assignor_name == "simple"
+    assert world.coordinator.describe("g").assignor_name == "simple"
 
 
 def test_settings_that_say_nothing_of_the_assignor_change_nothing(world: World) -> None:
@@ -554,7 +554,7 @@ def test_a_restart_between_the_alteration_and_its_targets_is_made_good(world: Wo
     world.restart()
     reply = world.again("m1")
     assert assigned(reply) == orders(world, *range(3 if other == "all" else 2))
-    assert world.coordinator.describe(["g"])[0].assignor_name == other
+    assert world.coordinator.describe("g").assignor_name == other
 
 
 def test_a_restart_without_an_alteration_makes_no_new_targets(world: World) -> None:

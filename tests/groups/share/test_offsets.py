@@ -21,7 +21,7 @@ from kbroker.groups.share.messages import (
     TopicDone,
     TopicOffsets,
 )
-from kbroker.groups.share.offsets import LogRange, described
+from kbroker.groups.share.offsets import LogRange, described, to_describe
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing, least_standing, saved_standing, standing_of
 from kbroker.share.persister import InitializeRequest, SummaryResult, TopicPartition
@@ -75,17 +75,15 @@ def codes(reply: OffsetsReply) -> dict[str, dict[int, ErrorCode]]:
 
 
 def test_everything_that_is_initialized_is_described(empty: World) -> None:  # OFF-1
-    rows = TopicOffsets("orders", orders(empty), (PartitionOffset(0), PartitionOffset(1)))
-    assert empty.coordinator.describe_offsets("g", None, empty.topics) == [rows]
-    assert empty.coordinator.describe_offsets("none", None, empty.topics) == []
-    assert empty.coordinator.describe_offsets("g", {}, empty.topics) == []
+    described_partitions = empty.coordinator.described_partitions
+    assert described_partitions("g", empty.topics) == {"orders": [0, 1]}
+    assert described_partitions("none", empty.topics) == {}
     empty.topics.remove("orders")
-    assert empty.coordinator.describe_offsets("g", None, empty.topics) == [], "nobody has told the group yet"
+    assert described_partitions("g", empty.topics) == {}, "nobody has told the group yet"
 
 
 def test_named_topics_are_described_whatever_the_group_is(world: World) -> None:  # OFF-2, OFF-3
-    found = world.coordinator.describe_offsets("none", {"orders": [1, 7, 1], "missing": [0]}, world.topics)
-    assert found == [
+    assert to_describe("none", {"orders": [1, 7, 1], "missing": [0]}, world.topics) == [
         TopicOffsets("orders", orders(world), (PartitionOffset(1), PartitionOffset(7))),
         TopicOffsets("missing", None, (PartitionOffset(0),)),
     ]
@@ -94,12 +92,10 @@ def test_named_topics_are_described_whatever_the_group_is(world: World) -> None:
 @pytest.mark.parametrize(("group", "wanted"), [("g", [-1]), ("g", []), ("", [0])])
 def test_what_cannot_be_described(world: World, group: str, wanted: list[int]) -> None:  # OFF-6, RPC-63
     with pytest.raises(KafkaError) as refusal:
-        world.coordinator.describe_offsets(group, {"orders": wanted}, world.topics)
+        to_describe(group, {"orders": wanted}, world.topics)
     assert refusal.value.code is ErrorCode.unknown_server_error
-    assert len(world.coordinator.describe_offsets(group, {"missing": wanted}, world.topics)) == 1, (
-        "a missing topic is not looked up"
-    )
-    assert world.coordinator.describe_offsets("", None, world.topics) == []
+    assert len(to_describe(group, {"missing": wanted}, world.topics)) == 1, "a missing topic is not looked up"
+    assert to_describe("", {}, world.topics) == []
 
 
 P = TopicPartition(UUID(int=1), 3)
@@ -246,7 +242,7 @@ def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None: 
     assert set(world.records()) == {(RecordType.SHARE_GROUP_PARTITIONS, None)}
     assert initialized(world) == {1}
     for _ in ("made", "after a restart"):
-        (group,) = world.coordinator.describe(["g"])
+        group = world.coordinator.describe("g")
         assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Empty", 1, 1)
         world.restart()
     world.asked.clear()
@@ -267,7 +263,7 @@ def test_no_group_is_made_for_nothing(world: World, wanted: dict[str, dict[int, 
         name: {number: GONE if start >= 0 else ErrorCode.invalid_request for number, start in starts.items()}
         for name, starts in wanted.items()
     }
-    assert world.coordinator.describe(["g"])[0].error_code is ErrorCode.group_id_not_found
+    assert world.coordinator.describe("g").error_code is ErrorCode.group_id_not_found
 
 
 def test_rows_that_do_not_exist_stop_no_others(empty: World) -> None:  # OFF-16
@@ -317,7 +313,7 @@ def test_an_alteration_cut_off_by_a_crash(world: World) -> None:
 def test_a_save_that_fails_takes_a_new_group_back(world: World) -> None:
     world.fail(world.coordinator.alter_offsets("g", {"orders": {0: 5}}, world.topics))
     assert world.group_ids.type_of("g") is None
-    assert world.coordinator.describe(["g"])[0].error_code is ErrorCode.group_id_not_found
+    assert world.coordinator.describe("g").error_code is ErrorCode.group_id_not_found
 
 
 # --- delete ---

@@ -251,7 +251,7 @@ def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:  # INIT-
 
 def test_describe(world: World) -> None:  # GRP-44, GRP-51
     world.join("m1", "orders")
-    (group,) = world.coordinator.describe(["g"])
+    group = world.coordinator.describe("g")
     topic = DescribedTopicPartitions(partition(world, 0).topic_id, "orders", (0, 1))
     assert group == DescribedShareGroup(
         "g",
@@ -262,15 +262,14 @@ def test_describe(world: World) -> None:  # GRP-44, GRP-51
         members=(DescribedShareMember("m1", None, 2, "c", "/h", ("orders",), DescribedAssignment((topic,))),),
     )
     world.save(world.coordinator.topic_deleted(world.topics.remove("orders")))
-    (member,) = world.coordinator.describe(["g"])[0].members
+    (member,) = world.coordinator.describe("g").members
     assert member.assignment == DescribedAssignment(()), "a deleted topic has no name"
 
 
 def test_describe_what_is_no_share_group(world: World) -> None:  # GRP-52, RPC-62
-    assert world.coordinator.describe(["none", ""]) == [
-        DescribedShareGroup("none", ErrorCode.group_id_not_found, "Group none not found."),
-        DescribedShareGroup("", ErrorCode.invalid_group_id),
-    ]
+    not_found = DescribedShareGroup("none", ErrorCode.group_id_not_found, "Group none not found.")
+    assert world.coordinator.describe("none") == not_found
+    assert world.coordinator.describe("") == DescribedShareGroup("", ErrorCode.invalid_group_id)
 
 
 # GRP-44, GRP-49

@@ -104,7 +104,7 @@ class World:
     def again(self, member_id: str, after_ms: int = 5_000) -> GroupHeartbeatReply:
         """A plain heartbeat, with the epoch that the member has."""
         self.now_ms += after_ms
-        (group,) = self.coordinator.describe(["g"])
+        group = self.coordinator.describe("g")
         (member,) = [each for each in group.members if each.member_id == member_id]
         reply = self.heartbeat(member_id, member.member_epoch)
         assert reply is not None
@@ -187,7 +187,7 @@ class World:
         return found
 
     def group_epoch(self) -> int:
-        return self.coordinator.describe(["g"])[0].group_epoch
+        return self.coordinator.describe("g").group_epoch
 
 
 def assigned(reply: GroupHeartbeatReply | None) -> set[TopicPartition] | None:

@@ -106,6 +106,15 @@ def opened(directory: Path, files: FaultyFiles | None = None) -> SegmentLogStore
     return SegmentLogStore(directory, FEW, files=files)
 
 
+def created(
+    directory: Path, files: FaultyFiles | None = None, settings: LogSettings = TWO_BATCHES
+) -> SegmentLogStore:
+    store = opened(directory, files)
+    for log in LOGS:
+        store.create(log, settings)
+    return store
+
+
 def batches(offset: int, logs: Sequence[LogId] = LOGS) -> list[StampedBatch]:
     return [sized_batch(offset, 900, log=log) for log in logs]
 
@@ -121,9 +130,7 @@ def expected(count: int, logs: Sequence[LogId] = LOGS) -> list[bytes]:
 
 def make(directory: Path) -> None:
     """One batch in each log, synced and not shut down cleanly."""
-    store = opened(directory)
-    for log in LOGS:
-        store.create(log, TWO_BATCHES)
+    store = created(directory)
     store.write(batches(0), now_ms=0)
     store.sync()
     crash(store)
@@ -134,9 +141,7 @@ def make(directory: Path) -> None:
 
 def test_a_write_to_more_logs_than_files(directory: Path, files: WatchedFiles) -> None:
     """Nothing is published before the last slice is written."""
-    store = opened(directory, files)
-    for log in LOGS:
-        store.create(log, TWO_BATCHES)
+    store = created(directory, files)
     seen: list[set[int]] = []
     for offset in range(5):
         files.at_sync = lambda: seen.append({store.bounds(log).end_offset for log in LOGS})
@@ -158,9 +163,7 @@ def test_a_write_to_more_logs_than_files(directory: Path, files: WatchedFiles) -
 
 def test_many_writes_between_two_syncs(directory: Path, files: WatchedFiles) -> None:
     """As with the durability `os`."""
-    store = opened(directory, files)
-    for log in LOGS:
-        store.create(log, TWO_BATCHES)
+    store = created(directory, files)
     for offset in range(5):
         for each in batches(offset):
             store.write([each], now_ms=0)
@@ -198,9 +201,7 @@ def test_recovery_of_more_logs_than_files(directory: Path, files: WatchedFiles) 
 
 
 def test_truncating_opens_no_files_for_the_next_sync(directory: Path, files: WatchedFiles) -> None:
-    store = opened(directory, files)
-    for log in LOGS:
-        store.create(log, LogSettings())
+    store = created(directory, files, settings=LogSettings())
     store.write(batches(0), now_ms=0)
     store.write(batches(1), now_ms=0)
     store.sync()
@@ -215,9 +216,7 @@ def test_truncating_opens_no_files_for_the_next_sync(directory: Path, files: Wat
 
 @pytest.mark.parametrize(("count", "waits"), [(MOST, False), (MOST + 1, True)])
 def test_a_write_that_has_to_sync_says_so(directory: Path, count: int, waits: bool) -> None:
-    store = opened(directory)
-    for log in LOGS:
-        store.create(log, TWO_BATCHES)
+    store = created(directory)
     assert store.write_waits(batches(0, LOGS[:count])) is waits
     store.write(batches(0, LOGS[:MOST]), now_ms=0)
     assert store.write_waits([sized_batch(0, 900, log=LOGS[MOST])])

@@ -129,10 +129,6 @@ class Runner:
         return self._executor.left
 
     @property
-    def _may_be_interrupted(self) -> bool:
-        return self._options.run_in is RunIn.LOOP and not self.handles_signals
-
-    @property
     def going_on(self) -> int:
         """Jobs that have not ended."""
         return len(self._active)
@@ -319,7 +315,7 @@ class Runner:
                     trace = "".join(traceback.format_tb(error.__traceback__)[2:])
                     raise
         except BaseException as error:
-            if not _is_of_job(error, self._may_be_interrupted):
+            if not _is_of_job(error, self._options.run_in is RunIn.LOOP and not self.handles_signals):
                 raise
             if not job.scope.cancel_called:
                 return failure_of(error, self._options.reject_on)
