@@ -394,27 +394,6 @@ def test_a_crash_at_any_moment_of_a_large_write(directory: Path, files: WatchedF
 # A process without open files
 
 
-@pytest.fixture
-def no_files() -> Iterator[Callable[[], ExitStack]]:
-    """Opens files until the process may open no more; closing the stack closes them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as everything:
-
-        def take() -> ExitStack:
-            highest = max(map(int, os.listdir("/proc/self/fd")))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 5, hard))
-            everything.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-            taken = everything.enter_context(ExitStack())
-            while True:
-                try:
-                    taken.callback(os.close, os.open("/dev/null", os.O_RDONLY))
-                except OSError:
-                    return taken
-
-        yield take
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files")
 @pytest.mark.parametrize("sync", ["auto", "fdatasync"])
 def test_a_process_without_open_files(directory: Path, sync: str, no_files: Callable[[], ExitStack]) -> None:
     """Removals work, with files that the store holds in reserve; nothing is marked as failed."""
