@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 COUNT = click.IntRange(1, (1 << 31) - 1)
 """A positive int32, of the protocol or of a client's setting."""
 INDEX = click.IntRange(0, (1 << 31) - 1)
+
+
+class FiniteRange(click.FloatRange):
+    """For click, nan is within any range, and inf within one without a maximum."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from kbroker.cli.params import COUNT, not_empty
+from kbroker.cli.params import COUNT, FiniteRange, not_empty
 from kbroker.cli.perf_run import Setup, measured
 from kbroker.cli.produce import CODECS
 from kbroker.cli.suggesting import SuggestingGroup
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLIENTS = click.IntRange(1, 256)
 RECORD_BYTES = click.IntRange(1, 10_000_000)
-SHARE = click.FloatRange(0, 0.5)
+SHARE = FiniteRange(0, 0.5)
 MANY = 1_000_000
 ACKS = ("all", "1", "0")
 
@@ -62,7 +62,7 @@ def perf() -> None:
 )
 @click.option(
     "--linger-ms",
-    type=click.FloatRange(0, 900_000),
+    type=FiniteRange(0, 900_000),
     default=5,
     show_default=True,
     help="The producers' linger.ms.",
@@ -192,7 +192,7 @@ def fetch(
 )
 @click.option(
     "--think-ms",
-    type=click.FloatRange(0, 60_000),
+    type=FiniteRange(0, 60_000),
     default=0.0,
     show_default=True,
     help="Simulated work for each record.",
@@ -250,7 +250,7 @@ def share_consume(
 @measured
 @click.option(
     "--rate",
-    type=click.FloatRange(0.1, 1_000_000),
+    type=FiniteRange(0.1, 1_000_000),
     default=1000.0,
     show_default=True,
     help="Records a second.",

@@ -21,6 +21,7 @@ from kbroker.cli.params import (
     COUNT,
     Address,
     Bootstrap,
+    FiniteRange,
     bootstrap_option_with,
     connect,
     json_option,
@@ -199,13 +200,17 @@ _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
     click.option(
         "--warm-up",
         "warm_up_s",
-        type=click.FloatRange(0),
+        type=FiniteRange(0, 86_400),
         default=0.5,
         show_default=True,
         help="Length of the warm-up before the window.",
     ),
     click.option(
-        "--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Length of the window."
+        "--seconds",
+        type=FiniteRange(0.1, 86_400),
+        default=5.0,
+        show_default=True,
+        help="Length of the window.",
     ),
     click.option("--keep", is_flag=True, help="Keep the topic that the command created."),
     click.option(

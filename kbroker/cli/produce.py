@@ -171,6 +171,7 @@ def send_records(
             outcome.failed += len(producer)
     finally:
         signals.remove()
+        producer.poll(0)  # The broker may have confirmed more while the input was waited for.
         say_summary(topic, outcome, time.monotonic() - started, noun)
     if outcome.failed:
         was = "was" if outcome.failed == 1 else "were"

@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_empty
+from kbroker.cli.params import Bootstrap, FiniteRange, bootstrap_option, connect, json_option, not_empty
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def list_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # 
               help="Bytes a second that producers may send, such as 1MB.")  # fmt: skip
 @click.option("--fetch-rate", type=RateType(), metavar="BYTES",
               help="Bytes a second that consumers and workers may fetch.")  # fmt: skip
-@click.option("--request-percentage", type=click.FloatRange(min=0, min_open=True), metavar="PERCENT",
+@click.option("--request-percentage", type=FiniteRange(min=0, min_open=True), metavar="PERCENT",
               help="How much of the broker's time requests may take.")  # fmt: skip
 @click.option("--connection-rate", type=click.IntRange(min=1), metavar="N",
               help="Connections a second that an address may open.")  # fmt: skip

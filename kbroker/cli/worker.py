@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.params import COUNT
+from kbroker.cli.params import COUNT, FiniteRange
 from kbroker.cli.security_options import command_config_option, security_of
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.client.worker_security import client_security
@@ -27,7 +27,7 @@ def worker() -> None:
 @click.option("--loop", type=click.Choice(["asyncio", "trio"]), help="The event loop.  [default: asyncio]")
 @click.option(
     "--drain",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     help="How long running jobs may continue after the first signal.  [default: 30]",
 )

@@ -71,7 +71,7 @@ class Connection:
         timeout_s: float = 30.0,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        self.address = f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.client_id = client_id
         self._timeout_s = timeout_s
         self._security = security

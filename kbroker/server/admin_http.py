@@ -14,6 +14,7 @@ brokers: the views are in admin_views.py, and the rights in admin_access.py.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import socket
@@ -38,7 +39,8 @@ from kbroker.server.admin_requests import (
     parsed,
     refused,
 )
-from kbroker.server.strangers import INTERVAL_S, at_the_admin_port, warn_seldom
+from kbroker.server.connection_limits import most_for_open_files
+from kbroker.server.strangers import INTERVAL_S, again, at_the_admin_port, warn_seldom
 from kbroker.server.tls import ListenerTls
 from kbroker.server.tls_socket import HANDSHAKE_S
 
@@ -46,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 16 << 10
 MAX_CONNECTIONS = 50
+"""Fewer if the process may open few files: its other connections have half of those, and the stores
+need the rest."""
+LEAST_CONNECTIONS = 4
 MAX_OF_ADDRESS = 25
 """Of one other machine, so that it alone cannot keep an administrator out."""
 IDLE_S = 30.0
@@ -53,6 +58,8 @@ IDLE_S = 30.0
 last answer."""
 ANSWER_S = 60.0
 """How long an answer may take, including sending it to a slow reader."""
+_RETRY_S = 0.1
+_NO_FILES_OR_MEMORY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _LEAVE_S = 1.0
 """How long a connection that this side closes stays open, so that the peer can read the last
 answer."""
@@ -92,7 +99,8 @@ class AdminHttp:
         self._kafka = kafka
         self._tls = tls
         self._seldom = Seldom(INTERVAL_S)
-        self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+        self._most_for_files = max(LEAST_CONNECTIONS, most_for_open_files() // 8)
+        self._listener = _Listener(listener, self._seldom)
         self._view = view
         self._names = Names(names)
         self._accepting = trio.CancelScope()
@@ -105,7 +113,7 @@ class AdminHttp:
 
     async def serve(self) -> None:
         """Accept until cancelled, which also ends the connections' tasks."""
-        host, port = self._listener.socket.getsockname()[:2]
+        host, port = self._listener.address
         logger.info("admin %s on port %d of %s", "HTTPS" if self._tls else "HTTP", port, host)
         if self._tls is None and not ipaddress.ip_address(host).is_loopback:
             logger.warning(
@@ -145,7 +153,7 @@ class AdminHttp:
 
     def _is_full(self, peer: Client) -> bool:
         """Whether there is no room for one more connection of this client, which is logged."""
-        if self._open >= MAX_CONNECTIONS:
+        if self._open >= min(MAX_CONNECTIONS, self._most_for_files):
             self._warn(peer.host, f"{self._open} are open")
             return True
         if not peer.is_local and self._by_host[peer.host] >= MAX_OF_ADDRESS:
@@ -376,6 +384,29 @@ class _Connection:
                 await self._stream.unwrap()
                 return
             await _leave(self._stream)
+
+
+class _Listener(trio.abc.Listener[trio.SocketStream]):
+    """Waits while the process may open no more files. trio would log a traceback for each try."""
+
+    def __init__(self, sock: socket.socket, seldom: Seldom) -> None:
+        self.address: tuple[str, int] = sock.getsockname()[:2]
+        self._sockets = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        self._seldom = seldom
+
+    async def accept(self) -> trio.SocketStream:
+        while True:
+            try:
+                return await self._sockets.accept()
+            except OSError as error:
+                if error.errno not in _NO_FILES_OR_MEMORY:
+                    raise
+                if times := self._seldom.times(error.errno, trio.current_time()):
+                    logger.error("admin HTTP: cannot accept connections: %s%s", error, again(times))
+                await trio.sleep(_RETRY_S)
+
+    async def aclose(self) -> None:
+        await self._sockets.aclose()
 
 
 async def _leave(stream: trio.SocketStream) -> None:

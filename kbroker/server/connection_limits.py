@@ -12,9 +12,22 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 
+from kbroker.errors import OperatorError
 from kbroker.security.acls import canonical_host
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.broker_listeners import per_ip_overrides
+
+LEAST_FILES = 64
+"""Half of them are for connections. Without any, a broker has some 30."""
+
+
+def check_open_files() -> None:
+    """Raises OperatorError if the process may open too few files for a broker."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < LEAST_FILES:
+        raise OperatorError(
+            f"this process may open {most} files, a broker needs {LEAST_FILES}: raise the limit (ulimit -n)"
+        )
 
 
 def most_for_open_files() -> float:

@@ -20,6 +20,7 @@ from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import OperatorError
 from kbroker.server.allocator import keep_freed_memory
+from kbroker.server.connection_limits import check_open_files
 from kbroker.server.listener import Door, Server
 from kbroker.server.sasl import sasl_of
 from kbroker.server.tls import ListenerTls, tls_of
@@ -122,6 +123,7 @@ def run(options: StartOptions) -> int:
 
     Returns 0. Raises OperatorError if the broker cannot start.
     """
+    check_open_files()
     keep_freed_memory()
     # Prints the stack of every thread on stderr: for a broker that does not answer.
     faulthandler.register(signal.SIGQUIT)

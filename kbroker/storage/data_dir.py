@@ -30,8 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.storage.files import Files, make_directory
+from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
+from kbroker.storage.files import NO_FILES, NO_SPACE, Files, make_directory
 
 FIRST_FORMAT = 1
 TRANSACTIONS_FORMAT = 2
@@ -151,7 +151,9 @@ class DataDirectory:
             _create(self.path, description, self._files)
             self._files.fsync_dir(self.path)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in NO_FILES:
+                raise NoFiles(f"{error}; {NoFiles.remedy}") from error
+            if error.errno in NO_SPACE:
                 raise NoSpace(str(error)) from error
             raise StoreFailed(f"{self.path / DESCRIPTION} cannot be written: {error}") from error
         self.description = description
@@ -280,8 +282,10 @@ def _no_access(path: Path, error: OSError) -> OperatorError:
         advice = "give this user write access, or choose another --data-dir"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR):
         advice = "it is a file; choose another --data-dir"
-    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+    elif error.errno in NO_SPACE:
         advice = "make room, or choose another --data-dir"
+    elif error.errno in NO_FILES:
+        advice = NoFiles.remedy
     else:
         advice = "choose another --data-dir"
     return OperatorError(f"cannot use {path} ({os.strerror(error.errno or 0)}): {advice}")

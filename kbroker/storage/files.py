@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -35,6 +35,8 @@ _INT64_BYTES = 8
 _SHAPE = struct.Struct("<2Q")
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _FIRST_KERNEL_WITH_SYNCFS_ERRORS = (5, 8)
+_MAP_FIXED = 0x10
+"""Of mmap(2): Python has no name for it. Linux and macOS have the same value."""
 
 
 class Files:
@@ -149,8 +151,14 @@ class Files:
                 raise
 
     def map(self, fd: int, size: int) -> memoryview:
-        """Map the first `size` bytes, read-only. They are unmapped when the last view is gone."""
-        return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+        """Map the first `size` bytes, read-only. They are unmapped when the last view is gone.
+
+        Python's mapping of a file keeps a file descriptor of its own. Views may wait in the answers
+        to clients, and would then use up the open files of the process. So the file is mapped over
+        memory that Python has mapped without a file."""
+        room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
+        _map_over(room, fd, size)
+        return memoryview(room).toreadonly()
 
     def read(self, path: Path) -> bytes:
         with open(path, "rb") as file:
@@ -276,6 +284,29 @@ def _is_resident(fd: int, position: int, size: int) -> bool:
         return os.preadv(fd, [bytearray(size)], position, _NOWAIT) == size
     except OSError:  # EAGAIN: it would block; EOPNOTSUPP: unknown
         return False
+
+
+def _map_over(room: mmap.mmap, fd: int, size: int) -> None:
+    """Map the beginning of a file in place of the memory of `room`."""
+    import ctypes
+
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    if _mmap()(start, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != start:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _mmap() -> Callable[..., int]:
+    """mmap(2) through ctypes."""
+    import ctypes
+
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    function.restype = ctypes.c_void_p
+    return cast("Callable[..., int]", function)
 
 
 @cache

@@ -18,6 +18,7 @@ from tests.api.conftest import Client
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
 from tests.api.test_really_full_disk import batch
+from tests.api.transactional_producer import init, produce_rows, transactional_batch
 from tests.small_disk import broker_on, free_bytes, small_disk
 
 DISK_BYTES = 96 << 20
@@ -90,6 +91,21 @@ async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path)
         assert await send(7, 2) is ErrorCode.out_of_order_sequence_number
         assert [await send(9, sequence) for sequence in (0, 1)] == [ErrorCode.none] * 2
         assert await send(7, 1) is ErrorCode.none
+
+
+async def test_a_transaction_waits_for_room(tmp_path: Path) -> None:
+    """Regression: its records were refused with an error that is fatal for the producer."""
+    async with broker_on(tmp_path, "segment", **{"kbroker.disk.min.free.bytes": "0"}) as broker:
+        client = Client(broker)
+        await client.create_topic("orders")
+        given = await init(client, "t")
+        records = transactional_batch(ProducerInfo(given.producer_id, given.producer_epoch, 0), b"job")
+        codes = []
+        for is_short in (True, False):
+            broker.disk_floor.is_short = is_short
+            (row,) = (await produce_rows(client, "t", {("orders", 0): records})).values()
+            codes.append(row.error_code)
+        assert codes == [ErrorCode.kafka_storage_error, ErrorCode.none]
 
 
 class TestLooks:

@@ -41,6 +41,14 @@ def test_the_command_ends_with_the_refusal(short: RunningBroker, jobs: int) -> N
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("kind", ["topics", "queues"])
+def test_a_creation_says_what_to_do(short: RunningBroker, kind: str) -> None:
+    command = [sys.executable, "-m", "kbroker", kind, "create", "more", "-b", short.bootstrap]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == REFUSED, ran.stderr
+    assert ran.stderr == f"kbroker: the disk is nearly full ({SETTING}): make room\n"
+
+
 def test_the_client_says_what_the_broker_said(short: RunningBroker) -> None:
     async def send(delivery_timeout_s: float) -> None:
         async with Producer(short.bootstrap, delivery_timeout_s=delivery_timeout_s) as producer:

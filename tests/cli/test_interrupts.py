@@ -6,9 +6,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -20,6 +22,7 @@ from kbroker.cli.demo.view import PlainView
 from kbroker.cli.exits import INTERRUPTED
 from kbroker.cli.interrupts import Deferred
 from kbroker.cli.produce import Outcome
+from kbroker.client import admin
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import PATIENCE_S, Command
 
@@ -83,6 +86,29 @@ def test_produce_is_interrupted_in_a_callback(
     (line,) = ran.err.strip().splitlines()
     assert (ran.code, f" records confirmed in {topic}, 0 failed, " in line) == (INTERRUPTED, True)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_produce_counts_what_was_confirmed_while_it_waited_for_input(
+    broker: RunningBroker, topic: str
+) -> None:
+    """Regression: it counted up to the last line that it had read, so that a user sent the rest
+    again."""
+    command = [sys.executable, "-m", "kbroker", "produce", topic, "-b", broker.bootstrap]
+    with Popen(command, stdin=PIPE, stderr=PIPE, text=True) as process, broker.connect() as connection:
+        assert process.stdin is not None
+        process.stdin.write("one\ntwo\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(admin.list_offsets(connection, topic, range(3), admin.LATEST).values()) != 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(0.5)  # for the broker's answer
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, f"2 records confirmed in {topic}, 0 failed, " in err) == (
+        INTERRUPTED,
+        True,
+    ), err
 
 
 def test_the_demo_is_interrupted_in_a_callback(

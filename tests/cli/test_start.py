@@ -22,6 +22,7 @@ from kbroker.client.broker_process import free_port
 from kbroker.client.rpc import Connection
 from kbroker.testing.broker import open_test_broker
 from tests.brokers import ENGINES, require_engine
+from tests.small_disk import fill_the_rest, small_disk
 from tests.terminals import in_terminal
 
 
@@ -216,6 +217,33 @@ def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, config: str) -> Non
     assert code == USAGE
     assert config.split("=")[0] in err
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("files", [8, 12, 27, 63])
+def test_too_few_open_files_are_refused_in_one_line(tmp_path: Path, files: int) -> None:
+    """Regression: a traceback at the start, or at the end."""
+    few = f'ulimit -n {files} && exec "$0" -m kbroker start "$@"'
+    command = ["sh", "-c", few, sys.executable, "--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == DATA_DIRECTORY
+    assert (ran.stdout, ran.stderr.count("\n"), "ulimit -n" in ran.stderr) == ("", 1, True)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb"])
+def test_a_full_disk_at_the_start_asks_for_room(tmp_path: Path, engine: str) -> None:
+    """Regression: it had the advice for damaged data, or none, or a traceback."""
+    with small_disk(tmp_path / "disk", 32 << 20) as disk:
+        arguments = ("--data-dir", disk / "data", "--storage", require_engine(engine))
+        for free in (4, 8, 16, 64):
+            ballast = fill_the_rest(disk, but_bytes=free << 10)
+            code, err = refused(*arguments)
+            assert (code, "make room" in err) == (DATA_DIRECTORY, True), err
+            ballast.unlink()
+        with start(*arguments, "--listen", "127.0.0.1:0") as process:
+            ready_port(process)
+            process.terminate()
+            assert ends(process)[0] == OK
 
 
 def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:

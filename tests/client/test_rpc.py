@@ -66,6 +66,11 @@ def metadata_answer(key: int, version: int, request: Any) -> dict[str, Any]:
     return {"brokers": [], "topics": [row], "error_code": ErrorCode.none}
 
 
+def test_an_ipv6_address_has_brackets() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"cannot connect to \[::1\]:1: "):
+        Connection("::1", 1)
+
+
 def test_the_highest_common_version_is_asked_for_once_per_connection() -> None:
     with fake_broker(metadata_answer) as broker, Connection("127.0.0.1", broker.port) as connection:
         for _ in range(2):

@@ -52,25 +52,37 @@ def produce(connection: Connection, batches: Mapping[int, bytes]) -> set[ErrorCo
     return {row.error_code for row in answer.responses[0].partition_responses}
 
 
+def fetch(connection: Connection, offsets: Mapping[int, int]) -> list[list[bytes]]:
+    """One request for these partitions: what follows the offset of each, as batches without offset,
+    length and leader epoch."""
+    rows = [
+        {
+            "partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20,
+            "current_leader_epoch": _NO_EPOCH, "log_start_offset": -1, "last_fetched_epoch": _NO_EPOCH,
+        }
+        for partition, offset in offsets.items()
+    ]  # fmt: skip
+    answer = connection.call(
+        "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 25, isolation_level=0,
+        session_id=0, session_epoch=-1, topics=[{"topic": "orders", "partitions": rows}],
+        forgotten_topics_data=(), rack_id="",
+    )  # fmt: skip
+    found = []
+    for row in answer.responses[0].partitions:
+        assert row.error_code is ErrorCode.none, row.partition_index
+        data = memoryview(row.records or b"")
+        found.append([body(data[at : at + header.size_bytes]) for at, header in iter_headers(data)])
+    return found
+
+
 def read(connection: Connection, partition: int) -> list[bytes]:
-    """The batches of a partition, each without offset, length and leader epoch."""
+    """The batches of a partition."""
     found: list[bytes] = []
     while True:
-        row = {
-            "partition": partition, "fetch_offset": len(found), "partition_max_bytes": 1 << 20,
-            "current_leader_epoch": _NO_EPOCH, "log_start_offset": -1, "last_fetched_epoch": _NO_EPOCH,
-        }  # fmt: skip
-        answer = connection.call(
-            "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0,
-            session_id=0, session_epoch=-1, topics=[{"topic": "orders", "partitions": [row]}],
-            forgotten_topics_data=(), rack_id="",
-        )  # fmt: skip
-        (told,) = answer.responses[0].partitions
-        assert told.error_code is ErrorCode.none
-        if not told.records:
+        (more,) = fetch(connection, {partition: len(found)})
+        if not more:
             return found
-        data = memoryview(told.records)
-        found += [body(data[at : at + header.size_bytes]) for at, header in iter_headers(data)]
+        found += more
 
 
 def body(data: bytes | memoryview) -> bytes:
@@ -80,6 +92,7 @@ def body(data: bytes | memoryview) -> bytes:
 
 def check(broker: RunningBroker, expected: Mapping[int, list[bytes]]) -> None:
     with broker.connect(timeout_s=120) as connection:
+        assert all(fetch(connection, dict.fromkeys(expected, 0)))
         for partition, batches in expected.items():
             assert read(connection, partition) == [body(each) for each in batches], partition
 

@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.client.admin import create_topic
 from kbroker.testing.broker import free_port, open_test_broker
+from tests.server.test_admin_http import admin_of
 from tests.server.test_limits import API_VERSIONS_0, ask
 
 FILES = 128
@@ -48,6 +49,18 @@ def test_connections_leave_files_to_the_storage_engine(sockets: ExitStack) -> No
         create_topic(administrator, "orders", partitions=3)
         lines = [each for each in broker.logs().splitlines() if "ulimit -n" in each]
         assert len(lines) == 1, lines
+
+
+def test_connections_to_the_admin_endpoint_leave_files_to_the_stores(sockets: ExitStack) -> None:
+    """Regression: it took up to 50 connections, whatever the process may open."""
+    few = open_test_broker(command=FEW_FILES, extra_args=["--admin", "0"])
+    with few as broker, broker.connect() as administrator:
+        for _ in range(FILES // 2 - 1):
+            connected((broker.host, broker.port), sockets)
+        for _ in range(50):
+            connected(admin_of(broker), sockets)
+        create_topic(administrator, "orders", partitions=3)
+        assert "Too many open files" not in broker.logs()
 
 
 def test_an_address_has_one_spelling(sockets: ExitStack) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
 from kbroker.storage.data_dir import (
     DESCRIPTION,
     FIRST_FORMAT,
@@ -162,7 +162,10 @@ def test_the_format_rises_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "pwritev", "fdatasync", "rename", "fsync_dir"])
-@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, NoSpace), (errno.EIO, StoreFailed)])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EMFILE, NoFiles), (errno.EIO, StoreFailed)],
+)
 def test_the_format_stays_if_it_cannot_be_written(
     tmp_path: Path, operation: str, number: int, error: type[Exception]
 ) -> None:

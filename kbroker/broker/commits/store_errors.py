@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
+from kbroker.storage.files import NO_FILES, NO_SPACE
 from kbroker.storage.spi import LogStore, StateStore
 
 logger = logging.getLogger(__name__)
@@ -19,16 +20,22 @@ def starting(data_dir: Path) -> Iterator[None]:
     one line for the operator."""
     try:
         yield
-    except NoSpace as error:
-        raise OperatorError(
-            f"{data_dir}: {error.shortage}: {_one_line(error)}; {error.remedy} and start again"
-        ) from error
-    except (StoreFailed, OSError, ValueError) as error:
+    except (NoSpace, StoreFailed, OSError, ValueError) as error:
+        if (lack := _lack(error)) is not None:
+            raise OperatorError(
+                f"{data_dir}: {lack.shortage}: {_one_line(error)}; {lack.remedy} and start again"
+            ) from error
         logger.debug("start-up ended here", exc_info=True)
         raise OperatorError(
             f"cannot use the data in {data_dir}: {_one_line(error)}; check it with `kbroker storage inspect "
             "--check`, and restore it from a backup if it is damaged"
         ) from error
+
+
+def _lack(error: Exception) -> type[NoSpace] | None:
+    if isinstance(error, OSError):
+        return NoFiles if error.errno in NO_FILES else NoSpace if error.errno in NO_SPACE else None
+    return type(error) if isinstance(error, NoSpace) else None
 
 
 def close(store: LogStore | StateStore) -> None:

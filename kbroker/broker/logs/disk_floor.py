@@ -120,7 +120,7 @@ class DiskFloor:
         """Look. Raises NoSpace below the floor: for writes that can wait as producers do."""
         self.look()
         if self.is_short:
-            raise NoSpace(f"the disk is nearly full ({SETTING})")
+            raise NoSpace(f"the disk is nearly full ({SETTING}): {NoSpace.remedy}")
 
     def free_bytes(self) -> int:
         """The bytes that are free on the disk and in the log engine's files; 0 if they cannot

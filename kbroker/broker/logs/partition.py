@@ -244,7 +244,7 @@ class Partition(ReadablePartition):
     def note_refused(self, records: bytes | memoryview, now_ms: int) -> None:
         """Note that a batch was refused for lack of space: a producer that is still unknown must
         repeat it before it sends others. Raises BadBatch."""
-        header = read_batch(records)
+        header = read_batch(records, transactional=True)
         if header.has_producer and self.producers is not None:
             self.producers.note_refused(header, now_ms)
 

@@ -276,7 +276,7 @@ def open_environment(
     directory: Path, *, read_only: bool, map_bytes: int, max_handles: int
 ) -> LmdbEnvironment:
     """The environment of `directory`, created if needed unless `read_only`. Raises OperatorError if
-    it cannot be opened."""
+    it cannot be opened, NoSpace if it cannot be created for lack of space."""
     files = Files()
     if not read_only:
         make_directory(directory, files)
@@ -309,9 +309,13 @@ def _create(directory: Path, files: Files) -> None:
     temporary = directory / "data.tmp"
     files.remove_tree(temporary)
     files.mkdir(temporary)
-    env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES, lock=False)
-    env.sync(True)
-    env.close()
+    try:
+        env = lmdb.open(str(temporary), map_size=SMALLEST_MAP_BYTES, lock=False)
+        env.sync(True)
+        env.close()
+    except lmdb.Error as error:
+        what = f"{directory}: cannot create the LMDB environment: {error}"
+        raise (NoSpace if is_full(error, directory) else OperatorError)(what) from error
     _allocate_lock_file(directory / LOCK, files)
     files.rename(temporary / DATA, directory / DATA)
     files.fsync_dir(directory)

@@ -43,7 +43,7 @@ from rocksdict import (
 )
 
 from kbroker.errors import NoFiles, NoSpace, OperatorError, StoreFailed
-from kbroker.storage.files import Files
+from kbroker.storage.files import NO_FILES, Files
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of
 from kbroker.storage.keyvalue.shared_lock import SharedLock
 
@@ -118,11 +118,16 @@ class Rocksdb:
         self._lock = SharedLock()
         self._failed: str | None = None
         self._full = False
+        self._directory_fd = -1
+        self._can_syncfs = self._files.can_syncfs()  # Opens files, so not when it is needed.
         self._db: Rdict | None = None
         self._meta: Rdict | None = None
         try:
             self._open_rdict(AccessType.read_write())
+            self._directory_fd = self._files.open(directory, os.O_RDONLY)
         except Exception as error:  # rocksdict raises plain Exception for everything
+            if _says_full(error):
+                raise self._refusal(error) from error
             raise OperatorError(
                 f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}"
             ) from error
@@ -195,30 +200,41 @@ class Rocksdb:
 
     def _sync_wal_files(self) -> None:
         """Sync the WAL files, which RocksDB no longer does after a full disk: earlier writes must
-        still become durable."""
+        still become durable. Without open files, sync the whole file system."""
         try:
-            for name, _, _ in wal_and_current(self.directory):
-                try:
-                    descriptor = self._files.open(self.directory / name, os.O_RDONLY)
-                # its content is now in a table file, which RocksDB synced before it removed this
-                # file
-                except FileNotFoundError:
-                    continue
-                try:
-                    self._files.fdatasync(descriptor)
-                finally:
-                    self._files.close(descriptor)
+            try:
+                self._sync_each_wal_file()
+            except OSError as error:
+                if error.errno not in NO_FILES or not self._can_syncfs:
+                    raise
+                self._files.syncfs(self._directory_fd)
         except OSError as error:
             raise self._fail(str(error)) from error
 
+    def _sync_each_wal_file(self) -> None:
+        for name, _, _ in wal_and_current(self.directory):
+            try:
+                descriptor = self._files.open(self.directory / name, os.O_RDONLY)
+            # its content is now in a table file, which RocksDB synced before it removed this
+            # file
+            except FileNotFoundError:
+                continue
+            try:
+                self._files.fdatasync(descriptor)
+            finally:
+                self._files.close(descriptor)
+
     def _failure(self, error: Exception) -> Exception:
-        text = str(error)
         if _says_full(error):
             self._full = True
-            if any(mark in text for mark in _NO_FILES):
-                return NoFiles(f"{self.directory}: {text}; {NoFiles.remedy}")
-            return NoSpace(f"{self.directory}: {text}")
-        return self._fail(text)
+            return self._refusal(error)
+        return self._fail(str(error))
+
+    def _refusal(self, error: Exception) -> NoSpace:
+        text = str(error)
+        if any(mark in text for mark in _NO_FILES):
+            return NoFiles(f"{self.directory}: {text}; {NoFiles.remedy}")
+        return NoSpace(f"{self.directory}: {text}")
 
     def _fail(self, text: str) -> StoreFailed:
         self._failed = f"{self.directory}: {text}"
@@ -242,13 +258,16 @@ class Rocksdb:
                 # (`reading`)
                 with suppress(Exception):
                     self._open_rdict(AccessType.read_only(False))
-                raise NoSpace(f"{self.directory}: {error}") from error
+                raise self._refusal(error) from error
             self._full = False
 
     def _room(self) -> tuple[int, int]:
-        """(free bytes, bytes that are needed to open the database)."""
+        """(free bytes, bytes that are needed to open the database). Raises NoSpace."""
         file_system = os.statvfs(self.directory)
-        wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
+        try:
+            wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
+        except OSError as error:
+            raise self._refusal(error) from error
         room_bytes = wal_bytes + _to_reopen(file_system.f_blocks * file_system.f_frsize)
         return file_system.f_bavail * file_system.f_frsize, room_bytes
 
@@ -262,8 +281,9 @@ class Rocksdb:
         """Free the space of a removed range of keys now, if the disk has little. RocksDB does that
         with a later compaction otherwise, which may not come while nothing is written. Without
         room even for that, the next write opens the database again."""
-        if self._full or self._room()[0] >= _SHORT_ROOMS * self.least_free_bytes():
-            return
+        with suppress(NoSpace):
+            if self._full or self._room()[0] >= _SHORT_ROOMS * self.least_free_bytes():
+                return
         assert self._db is not None
         assert self._meta is not None
         try:
@@ -311,6 +331,9 @@ class Rocksdb:
     def close(self) -> None:
         with self._lock.alone():
             self._close_rdict()
+            if self._directory_fd >= 0:
+                self._files.close(self._directory_fd)
+                self._directory_fd = -1
 
 
 def _to_reopen(disk_bytes: int) -> int:

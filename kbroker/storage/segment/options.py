@@ -36,8 +36,7 @@ def limits_of(options: Mapping[str, str]) -> dict[str, str]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = 8 * _MOST_MAPS
-    # Each mapping made by Python also holds a file descriptor, and a sealed segment has two
-    # mappings. Connections have half of all files (server/connection_limits.py).
+    # Connections have half of all files (server/connection_limits.py).
     share = max(8, (files - _OTHER_FILES) // 8)
-    bounds = {"max_maps": str(min(share, _MOST_MAPS)), "max_open_files": str(share)}
+    bounds = {"max_maps": str(_MOST_MAPS), "max_open_files": str(share)}
     return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}

@@ -19,7 +19,6 @@ from uuid import UUID
 from kbroker.storage.files import Files
 from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, identity_of, scan
 from kbroker.storage.segment.lookup import find_in_segments, read_segments
-from kbroker.storage.segment.options import limits_of
 from kbroker.storage.segment.recovery import read_follows
 from kbroker.storage.segment.segment import OpenHandles, Segment, segment_path
 from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
@@ -56,12 +55,9 @@ class SegmentReaderStatistics:
 class SegmentLogReader(LogReader):
     """Not thread-safe."""
 
-    def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int | None = None) -> None:
-        """`max_maps`: None for a number that fits the limits of the process."""
+    def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int = _MOST_MAPS) -> None:
         self._directory = directory
         self._files = files or Files()
-        if max_maps is None:
-            max_maps = min(_MOST_MAPS, int(limits_of({})["max_maps"]))
         self._handles = OpenHandles(max_maps=max_maps, max_files=0)
         self._known: dict[LogId, _KnownLog] = {}
 

@@ -360,7 +360,7 @@ class OpenHandles:
 
     The kernel allows some 65 000 mappings per process, and RLIMIT_NOFILE open files. At the limit,
     the segment that has waited longest and was not used meanwhile gives up its handle. If the
-    process has no more open files all the same, all segments give up theirs.
+    process has no more open files all the same, all segments close theirs.
 
     - `is_pinned`: whether a segment's file must stay open. True while it has unsynced bytes: only a
       file that stays open reliably reports a failed write-back.
@@ -442,15 +442,12 @@ class OpenHandles:
             return len(self._opened) <= self.max_files
 
     def give_up(self) -> bool:
-        """Close and unmap all that may be (a mapping has a file, too). False if none may be."""
+        """Close all files that may be closed. False if none may be. Mappings hold no files."""
         with self.lock:
             closed = [each for each in self._opened if not self._is_pinned(each)]
             for segment in closed:
                 self._close(segment)
-            unmapped, self._mapped = self._mapped, {}
-            for segment in unmapped:
-                segment.unmap()
-        return bool(closed or unmapped)
+        return bool(closed)
 
     def discard(self, segment: Segment) -> None:
         """The segment was removed: unmap and close it. Views in use stay valid."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,30 @@ def test_a_lack_of_open_files_refuses_writes_only_as_long_as_it_lasts(store: Roc
     store.write([batch(1)], now_ms=0)
     store.sync()
     assert read_all(store) == joined([batch(0), batch(1)])
+
+
+def test_a_process_without_open_files(store: RocksdbLogStore, no_files: Callable[[], ExitStack]) -> None:
+    """Regression: the sync after the first refused write opened files, and failed the store."""
+    written = []
+
+    def write(count: int = 1) -> None:
+        for _ in range(count):
+            new = batch(len(written), value=os.urandom(900_000))
+            store.write([new], now_ms=0)
+            written.append(new)
+
+    write()
+    with no_files():
+        with pytest.raises(NoFiles, match="ulimit -n"):
+            write(40)  # More than the buffers take: it needs a new file.
+        store.sync()
+        assert read_all(store) == joined(written)
+        for refused in (write, lambda: store.create(OTHER, SETTINGS)):
+            with pytest.raises(NoFiles, match="ulimit -n"):
+                refused()
+    write()
+    store.sync()
+    assert read_all(store) == joined(written)
 
 
 READ = """

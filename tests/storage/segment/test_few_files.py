@@ -393,27 +393,6 @@ def test_a_crash_at_any_moment_of_a_large_write(directory: Path, files: WatchedF
 # A process without open files
 
 
-@pytest.fixture
-def no_files() -> Iterator[Callable[[], ExitStack]]:
-    """Opens files until the process may open no more; closing the stack closes them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as everything:
-
-        def take() -> ExitStack:
-            highest = max(map(int, os.listdir("/proc/self/fd")))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 5, hard))
-            everything.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-            taken = everything.enter_context(ExitStack())
-            while True:
-                try:
-                    taken.callback(os.close, os.open("/dev/null", os.O_RDONLY))
-                except OSError:
-                    return taken
-
-        yield take
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files")
 @pytest.mark.parametrize("sync", ["auto", "fdatasync"])
 def test_a_process_without_open_files(directory: Path, sync: str, no_files: Callable[[], ExitStack]) -> None:
     """Removals work, with files that the store holds in reserve; nothing is marked as failed."""
@@ -426,17 +405,15 @@ def test_a_process_without_open_files(directory: Path, sync: str, no_files: Call
     before = contents(store)
     new_log = LogId(TOPIC, len(LOGS))
     with no_files():
-        # Its own files and mappings may be used for other logs.
+        # The files of some logs may be used for others.
         assert contents(store) == before
-        store.write(batches(3), now_ms=0)
-        store.sync()
         with no_files(), pytest.raises(NoFiles, match="ulimit -n"):
             store.create(new_log, TWO_BATCHES)
         store.trim(LOGS[0], 2)
         store.drop(LOGS[1])
-        store.write(batches(4, LOGS[2:]), now_ms=0)
-        store.sync()
     assert not store.statistics().failed
+    store.write(batches(3, [LOGS[0], *LOGS[2:]]), now_ms=0)
+    store.write(batches(4, LOGS[2:]), now_ms=0)
     store.create(new_log, TWO_BATCHES)
     store.write([batch(0, log=new_log)], now_ms=0)
     store.close()
@@ -452,8 +429,7 @@ def test_defaults_fit_the_limit_of_the_process() -> None:
         for files in (100, 256, 1024, 4096):
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
             limits = limits_of({})
-            # A sealed segment has two mappings, and each mapping an open file.
-            assert int(limits["max_open_files"]) + 2 * int(limits["max_maps"]) <= max(24, files // 2 - 15)
+            assert int(limits["max_open_files"]) <= max(8, files // 8)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -464,15 +440,17 @@ from pathlib import Path
 from kbroker.storage.segment.reader import SegmentLogReader
 
 reader = SegmentLogReader(Path(sys.argv[1]))
+kept = []
 for log in reader.logs():
     for segment in reader.segments(log):
         (view,) = reader.read(log, segment.base_offset, max_bytes=1, end_offset=segment.end_offset)
+        kept.append(view)
         print(len(view))
 """
 
 
 def test_a_reader_of_more_segments_than_files(directory: Path) -> None:
-    """Regression: a reader mapped 1000 segments, whatever the process may open."""
+    """Regression: a mapping took an open file for as long as a view of it was in use."""
     count = 120
     store = SegmentLogStore(directory)
     store.create(LOGS[0], LogSettings(segment_bytes=1))
