@@ -37,6 +37,8 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _FIRST_KERNEL_WITH_SYNCFS_ERRORS = (5, 8)
 _MAP_FIXED = 0x10
 """Of mmap(2): Python has no name for it. Linux and macOS have the same value."""
+_MAP_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""A segment may be larger than the memory."""
 
 
 class Files:
@@ -156,7 +158,7 @@ class Files:
         Python's mapping of a file keeps a file descriptor of its own. Views may wait in the answers
         to clients, and would then use up the open files of the process. So the file is mapped over
         memory that Python has mapped without a file."""
-        room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
+        room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
         _map_over(room, fd, size)
         return memoryview(room).toreadonly()
 
