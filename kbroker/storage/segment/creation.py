@@ -27,14 +27,14 @@ def create_segment(
         files.write(path / FOLLOWS, b"%d" % follows)
     segment = Segment(path, files, handles, index=SegmentIndex.empty(), sealed=False, capacity=capacity)
     fd = files.open(path / DATA, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    with handles.lock:
-        segment.fd = fd
-        handles.opened(segment)
     try:
         files.ftruncate(fd, capacity)
     except OSError:
-        handles.discard(segment)
+        files.close(fd)
         raise
+    with handles.lock:  # From here on another thread may close it, and open another file as `fd`.
+        segment.fd = fd
+        handles.opened(segment)
     return segment
 
 

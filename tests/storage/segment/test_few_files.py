@@ -229,6 +229,35 @@ def test_a_write_that_has_to_sync_says_so(directory: Path, count: int, waits: bo
 # Faults
 
 
+class SyncsBeforeItCuts(WatchedFiles):
+    """As if another thread synced, and sealed full segments, before a new file gets its length."""
+
+    store: SegmentLogStore | None = None
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        store, self.store = self.store, None
+        if store is not None:
+            store.sync()
+        super().ftruncate(fd, size)
+
+
+def test_a_sync_while_a_segment_is_created(directory: Path) -> None:
+    """It needs the place of an open file, and closes one. If it closed that of the new segment, it
+    would get the same number for a full segment, which would get the new one's length."""
+    files = SyncsBeforeItCuts()
+    store = SegmentLogStore(directory, {"max_open_files": "1", "sync": "fdatasync"}, files=files)
+    store.create(LOGS[0], TWO_BATCHES)
+    for offset in range(6):
+        if offset % 2 == 0:
+            files.store = store
+        store.write(batches(offset, LOGS[:1]), now_ms=0)
+    store.sync()
+    store.close()
+    assert not files.lost
+    with reopened(directory) as again:
+        assert contents(again, LOGS[:1]) == expected(6, LOGS[:1])
+
+
 class Faults:
     """Breaks one write after the other in a store of more logs than files. Before each, every log
     has `count` batches, and the write would be the next one of each."""
