@@ -89,9 +89,10 @@ test-api: .venv/.ready recorder
 	@printf '\n== Kafka APIs, brokers in this process ==\n'
 	$(IN_MEMORY) $(PYTEST) tests/api
 
+# They wait half of their time, for brokers of other processes.
 test-programs: .venv/.ready recorder
 	@printf '\n== the command line, brokers in processes, formats ==\n'
-	$(IN_MEMORY) $(PYTEST) $(PROGRAMS)
+	$(IN_MEMORY) $(PYTEST) -n 2 --dist loadfile $(PROGRAMS)
 
 test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
