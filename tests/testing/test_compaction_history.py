@@ -389,15 +389,28 @@ def test_a_cut_may_take_what_was_confirmed_shortly_before() -> None:
         assert rules_of(story.finish(settings=settings)) == rules
 
 
-def test_acknowledgements_of_a_delivery_that_a_cut_may_take_prove_nothing() -> None:
+@pytest.mark.parametrize(
+    ("value", "kind", "rules"),
+    [
+        ("v9", AckKind.ACCEPT, set()),
+        ("v9", AckKind.RELEASE, {"unfinished"}),
+        ("lost", AckKind.ACCEPT, {"unfinished"}),
+    ],
+)
+def test_acknowledgements_of_a_delivery_that_a_cut_may_take_prove_nothing(
+    value: str, kind: AckKind, rules: set[str]
+) -> None:
+    """The group need not deliver the record again: both may be on the disk. If it has another
+    record there, it must."""
     settings = CompactionSettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
     story = good()
     record = Record(*LOG, 9)
+    story.send(700, "v9", 9, "another")
     story.events += [
-        Delivered(850 * MS, 849 * MS, "c", record, "v9", 1, "v9"),
-        AckSent(860 * MS, "c", record, AckKind.ACCEPT),
+        Delivered(850 * MS, 849 * MS, "c", record, value, 1, "v9"),
+        AckSent(860 * MS, "c", record, kind),
         AckAnswered(870 * MS, "c", record, Outcome.CONFIRMED),
         PowerLost(900 * MS, promises_end=True),
         LifeEnded(901 * MS, 1),
     ]
-    assert not rules_of(story.finish(settings=settings))
+    assert rules_of(story.finish(settings=settings)) == rules
