@@ -13,6 +13,7 @@ of trio's random generator if a broker has frozen the objects of this process (g
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,9 @@ from kbroker.storage.files import Files
 from tests import turns
 
 turns.install()
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # The brokers that tests start would inherit that from a run below nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
