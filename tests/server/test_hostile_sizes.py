@@ -44,7 +44,7 @@ READS: Final = frozenset(
 )  # fmt: skip
 """Their turns are bounded, however many rows they have."""
 CHANGES: Final[dict[str, int]] = {
-    "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 5,
+    "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 6,
     "create_topics": 215, "delete_topics": 90, "delete_records": 95, "init_producer_id": 0,
     "add_partitions_to_txn": 135, "add_offsets_to_txn": 0, "end_txn": 0, "write_txn_markers": 115,
     "txn_offset_commit": 90, "create_acls": 85, "delete_acls": 220, "alter_configs": 100,
@@ -152,10 +152,10 @@ def test_no_turn_is_long_without_rights(without_rights: Judge, short_turns: int,
 @pytest.mark.full
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
 def test_no_turn_is_long_near_the_bound(measured: Judge, api: Api) -> None:
-    """Half of the bound, as each row has a row of its own. For requests that change something: a
+    """A third of the bound, as rows have rows of their own. For requests that change something: a
     tenth of the bound, and 5000 rows at most."""
     bound = BOUNDS[api.key].rows
-    many = bound // 2 - 10 if api.module in READS else min(bound // 10, 5000)
+    many = bound // 3 - 10 if api.module in READS else min(bound // 10, 5000)
     for version in {OLDEST.get(api.module, api.first), api.last}:
         assert complaints(api.module, measured.of_api(api, version, many, "many rows")) == []
 
