@@ -31,7 +31,7 @@ takes longer than a tombstone lives may miss it; `excused` counts these cases.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -47,20 +47,18 @@ from kbroker.testing.compaction_events import (
     Stage,
 )
 from kbroker.testing.history_events import (
-    AckAnswered,
     AckKind,
-    AckSent,
     Delivered,
     Event,
     LifeBegan,
     LifeEnded,
     LogRead,
-    Outcome,
     PowerLost,
     Record,
 )
 from kbroker.testing.log_rules import Violation
 from kbroker.testing.transaction_events import CommitAsked, Result, TransactionEnded
+from kbroker.testing.uncertain_events import without_what_a_cut_may_take
 
 Log: TypeAlias = tuple[str, int]
 _MS = 1_000_000
@@ -162,9 +160,8 @@ class _Index:
     tombstones: dict[tuple[str, int, str], list[_Known]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[Violation] = field(default_factory=list)
     """What shows at once, event by event."""
-    maybe_finished: Mapping[Record, str] = field(default_factory=dict)
-    """Records, and their values, that were finished so shortly before a cut that it may have taken
-    their delivery."""
+    maybe_finished: dict[Record, str] = field(default_factory=dict)
+    """With their values. A cut came so soon after that it may have taken their delivery."""
     counts: Counter[str] = field(default_factory=Counter)
     longest_pass_ns: int = 0
     _may_be_aborted: list[tuple[_Known, Record, Event]] = field(default_factory=list)
@@ -286,40 +283,13 @@ class _Index:
 
 def check(events: Iterable[Event], settings: CompactionSettings) -> Report:
     """Check a history in the order of `at_ns`. Raises AssertionError if it contradicts itself."""
-    maybe_finished: dict[Record, str] = {}
-    index = _Index(
-        settings=settings, share=history.Index(settings=settings.group), maybe_finished=maybe_finished
-    )
-    for event in _without_what_a_cut_may_take(list(events), settings.may_lose_last_ms, maybe_finished):
+    index = _Index(settings=settings, share=history.Index(settings=settings.group))
+    uncertain = settings.may_lose_last_ms, index.maybe_finished
+    for event in without_what_a_cut_may_take(list(events), *uncertain):
         index.add(event)
     index.finish()
     found = [violation for rule in RULES.values() for violation in rule(index)]
     return Report(tuple(found), _statistics(index))
-
-
-def _without_what_a_cut_may_take(
-    events: Sequence[Event], last_ms: int, maybe_finished: dict[Record, str]
-) -> Iterator[Event]:
-    """What clients have learned in the last moments is not certain then."""
-    cuts = [event.at_ns for event in events if isinstance(event, PowerLost) and event.promises_end]
-    left_out: dict[tuple[str, Record], str] = {}
-    """Deliveries with their values, of which the acknowledgements are left out, too."""
-    for event in events:
-        if isinstance(event, Delivered):
-            left_out.pop((event.consumer, event.record), None)
-        elif isinstance(event, AckSent | AckAnswered) and (event.consumer, event.record) in left_out:
-            if isinstance(event, AckSent) and event.kind in (AckKind.ACCEPT, AckKind.REJECT):
-                maybe_finished[event.record] = left_out[event.consumer, event.record]
-            continue
-        if any(cut - last_ms * _MS <= event.at_ns <= cut for cut in cuts):
-            if isinstance(event, AckAnswered):
-                yield replace(event, outcome=Outcome.UNKNOWN)
-                continue
-            if isinstance(event, Delivered):
-                left_out[event.consumer, event.record] = event.value
-            if isinstance(event, EntryConfirmed | TransactionEnded | EntriesRead | LogScanned | Delivered):
-                continue
-        yield event
 
 
 def _short(event: Event) -> Event:
@@ -466,9 +436,8 @@ def _trimmed(index: _Index) -> Iterator[Violation]:
 def _shared(index: _Index) -> Iterator[Violation]:
     for name in _SHARE_RULES:
         for violation in history.RULES[name](index.share):
-            record = violation.record if name == "unfinished" else None
-            finished = None if record is None else index.maybe_finished.get(record)
-            if record is None or finished is None or finished != index.share.log[record].value:
+            read = violation.record and index.share.log.get(violation.record)
+            if name != "unfinished" or not read or index.maybe_finished.get(read.record) != read.value:
                 yield violation
 
 
