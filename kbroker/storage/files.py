@@ -153,7 +153,8 @@ class Files:
                 raise
 
     def map(self, fd: int, size: int) -> memoryview:
-        """Map the first `size` bytes, read-only. They are unmapped when the last view is gone.
+        """Map the first `size` bytes, read-only, of a file that has as many. They are unmapped when
+        the last view is gone.
 
         Python's mapping of a file keeps a file descriptor of its own. Views may wait in the answers
         to clients, and would then use up the open files of the process. So the file is mapped over

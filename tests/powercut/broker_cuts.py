@@ -87,6 +87,12 @@ class Cut:
     """The events before the cut."""
 
     @property
+    def last_ns(self) -> int:
+        """When the latest event was. Clients note what they got when they can, so it need not be
+        the last one."""
+        return max(event.at_ns for event in self.history)
+
+    @property
     def has_load(self) -> bool:
         """Topic and group were created: before that, a broker only has to start."""
         return any(isinstance(event, Sent) for event in self.history)

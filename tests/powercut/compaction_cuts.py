@@ -119,9 +119,7 @@ def judge(setup: CompactionSetup, cut: Cut, home: Path) -> Report:
     """As broker_cuts.judge()."""
     home.mkdir()
     save(cut.state, home / "data")
-    # Clients note what they got when they can, so their order here is not that of time.
-    cut_ns, is_os = max(event.at_ns for event in cut.history), setup.durability == "os"
-    before = [*cut.history, *cut.end(), PowerLost(cut_ns, promises_end=is_os)]
+    before = [*cut.history, *cut.end(), PowerLost(cut.last_ns, promises_end=setup.durability == "os")]
     is_settled = cut.seed % SETTLED == 0
     settings = settings_of(setup.durability)
     return judge_state(setup.broker(home), home, before, cut.lives, settings, is_settled=is_settled)

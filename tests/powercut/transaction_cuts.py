@@ -64,7 +64,7 @@ def judge(setup: TransactionSetup, cut: Cut, home: Path) -> Report | None:
     """As broker_cuts.judge()."""
     home.mkdir()
     save(cut.state, home / "data")
-    ended = [*cut.end(), PowerLost(cut.history[-1].at_ns, promises_end=setup.durability == "os")]
+    ended = [*cut.end(), PowerLost(cut.last_ns, promises_end=setup.durability == "os")]
     torment = Torment(setup.broker(home), home, 0, life=cut.lives)
     try:
         torment.start_broker()

@@ -191,7 +191,7 @@ class DiskFloor:
                 room = min(holes + room, self._beside_logs())
         except (OSError, StoreFailed) as error:
             logger.debug("the disk does not say what is free: %s", error)
-            self.is_short = False
+            self.is_short = self.has_holes_only = False
             return _MOST_S
         self.has_holes_only = holes > 0
         if (room < 0) != self.is_short:
