@@ -126,6 +126,7 @@ class Rocksdb:
             self._open_rdict(AccessType.read_write())
             self._directory_fd = self._files.open(directory, os.O_RDONLY)
         except Exception as error:  # rocksdict raises plain Exception for everything
+            self.close()
             if _says_full(error):
                 raise self._refusal(error) from error
             raise OperatorError(
