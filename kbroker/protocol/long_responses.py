@@ -1,6 +1,7 @@
 """Long responses, built and encoded in turns: after every ROWS_A_TURN rows other requests get one.
 
-A response is long if it has more rows than that, or if a handler returns an iterator for an array.
+A response is long if it has more rows, texts and numbers than that, or if a handler returns an
+iterator for an array.
 Each row of an iterator is built when its turn comes, and is not kept. A handler's iterator must
 look up by name what it needs for a row, because topics and groups may be deleted between two turns.
 Where it passes over something without a row, it yields None, so that this counts as work.
@@ -17,11 +18,19 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kio.serial import entity_writer
-from kio.serial._serialize import get_field_writer
-from kio.serial.writers import write_compact_array_length, write_legacy_array_length
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    PrimitiveTupleField,
+    classify_field,
+    is_optional,
+)
+from kio.serial._serialize import get_field_writer, get_writer
+from kio.serial._shared import NullableEntityMarker
+from kio.serial.writers import write_compact_array_length, write_int8, write_legacy_array_length
 from kio.static.primitive import i32
 
 from kbroker.formats.batches import Buffer
@@ -31,6 +40,12 @@ from kbroker.turns import ROWS_A_TURN
 
 _SHORT: Final = 64
 """The most rows within a row that is encoded at once."""
+_NODES: Final = frozenset(
+    {
+        "replica_nodes", "isr_nodes", "offline_replicas", "eligible_leader_replicas", "last_known_elr",
+    }
+)  # fmt: skip
+"""Arrays of node ids, which are never long."""
 _PART_BYTES: Final = 64 << 10
 _COPIED_BYTES: Final = 8 << 10
 """A repeated row of no more bytes is copied: each part of a response is work when it is sent."""
@@ -39,6 +54,7 @@ _FEW: Final = 4
 _KEYS_A_ROW: Final = 4
 """Keys whose look-up in a table counts as a row. Some are hashed by a function in Python."""
 K = TypeVar("K", bound=Hashable)
+_Write: TypeAlias = Callable[[Any, Any], None]
 
 
 class ResponseTooLarge(Exception):
@@ -84,68 +100,77 @@ def each_once(
         yield made[its_key]
 
 
+class _Within(NamedTuple):
+    """A field that may be long: an array of rows, or of texts or numbers (`schema` is None), or one
+    row (`is_one`)."""
+
+    name: str
+    schema: Any
+    is_one: bool
+    is_nullable: bool
+
+
 def is_long(schema: Any, message: Any) -> bool:
     """Whether a response must be packed in turns."""
-    return bool(_arrays(schema)) and _count(schema, message, ROWS_A_TURN) > ROWS_A_TURN
+    return bool(_within(schema)) and _count(schema, message, ROWS_A_TURN) > ROWS_A_TURN
 
 
 def _count(schema: Any, message: Any, most: int) -> int:
-    """The rows of a message, counted no further than above `most`. An iterator has more than
-    that."""
+    """The rows, texts and numbers of a message, counted no further than above `most`. An iterator
+    has more than that."""
     count = 0
-    for name, rows_schema in _all_arrays(schema):
+    for name, its_schema, is_one, _ in _all_within(schema):
         rows = _value(message, name)
         if rows is None:
             continue
-        if not isinstance(rows, (tuple, list)):
+        if is_one:
+            rows = (rows,)
+        elif not isinstance(rows, (tuple, list)):
             return most + 1
         count += len(rows)
         if count > most:
             return count
-        if _all_arrays(rows_schema):
+        if its_schema is not None and _all_within(its_schema):
             for row in rows:
-                count += _count(rows_schema, row.row if type(row) is Repeated else row, most - count)
+                count += _count(its_schema, row.row if type(row) is Repeated else row, most - count)
                 if count > most:
                     return count
     return count
 
 
 class _FieldPlan(NamedTuple):
-    """How to pack one field. `rows`: the schema of an array's rows; None for all other fields."""
+    """How to pack one field, and one value of an array of texts or numbers."""
 
     name: str
     convert: Callable[[Any], Any] | None
     default: Any
-    write: Callable[[Any, Any], None]
-    rows: Any
+    write: _Write
+    within: _Within | None
+    write_one: _Write | None
 
 
 @cache
-def _arrays(schema: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a schema that are arrays of rows, with their schemas. None if it has tagged
-    fields: such a message is short, or packed by hand."""
-    return () if any("tag" in field.metadata for field in fields(schema)) else _all_arrays(schema)
+def _within(schema: Any) -> tuple[_Within, ...]:
+    """The fields of a schema that may be long. None if it has tagged fields: such a message is
+    short, or packed by hand."""
+    return () if any("tag" in field.metadata for field in fields(schema)) else _all_within(schema)
 
 
 @cache
-def _all_arrays(schema: Any) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(schema)
-    found = ((field.name, _row_schema(hints[field.name])) for field in fields(schema))
-    return tuple((name, rows) for name, rows in found if rows is not None)
-
-
-def _row_schema(hint: Any) -> Any:
-    """`hint`: tuple[Row, ...], or that or None."""
-    for each in (hint, *get_args(hint)):
-        of = get_args(each)
-        if of and of[-1] is Ellipsis and hasattr(of[0], "__flexible__"):
-            return of[0]
-    return None
+def _all_within(schema: Any) -> tuple[_Within, ...]:
+    found = []
+    for field in fields(schema):
+        kind = classify_field(field)
+        if isinstance(kind, EntityField | EntityTupleField):
+            found.append(_Within(field.name, kind.type_, not kind.is_array, is_optional(field)))
+        elif kind.is_array and field.name not in _NODES:
+            found.append(_Within(field.name, None, is_one=False, is_nullable=False))
+    return tuple(found)
 
 
 @cache
 def _plan(schema: Any) -> tuple[_FieldPlan, ...]:
-    arrays = dict(_arrays(schema))
+    within = {each.name: each for each in _within(schema)}
     by_name: dict[str, Field[Any]] = {field.name: field for field in fields(schema)}
     return tuple(
         _FieldPlan(
@@ -153,10 +178,17 @@ def _plan(schema: Any) -> tuple[_FieldPlan, ...]:
             convert,
             default,
             get_field_writer(by_name[name], schema.__flexible__, is_request_header=False, is_tag=False),
-            arrays.get(name),
+            within.get(name),
+            _one_writer(by_name[name], schema.__flexible__),
         )
         for name, convert, default in field_plan(schema)
     )
+
+
+def _one_writer(field: Field[Any], flexible: bool) -> _Write | None:
+    if not isinstance(classify_field(field), PrimitiveTupleField):
+        return None
+    return get_writer(field.metadata["kafka_type"], flexible, optional=False)
 
 
 @cache
@@ -167,17 +199,25 @@ def _payloads(schema: Any) -> tuple[str, ...]:
 
 @cache
 def _has_payloads(schema: Any) -> bool:
-    return bool(_payloads(schema)) or any(_has_payloads(rows) for _, rows in _arrays(schema))
+    return bool(_payloads(schema)) or any(_has_payloads(each.schema) for each in _rows_within(schema))
 
 
 def _payload_bytes(schema: Any, row: Any) -> int:
     """The least that a short row has, without encoding it."""
     own = sum(len(_value(row, name) or b"") for name in _payloads(schema))
     return own + sum(
-        _payload_bytes(rows_schema, each)
-        for name, rows_schema in _arrays(schema)
-        for each in _value(row, name) or ()
+        _payload_bytes(each.schema, one) for each in _rows_within(schema) for one in _rows(row, each)
     )
+
+
+@cache
+def _rows_within(schema: Any) -> tuple[_Within, ...]:
+    return tuple(each for each in _within(schema) if each.schema is not None)
+
+
+def _rows(message: Any, within: _Within) -> Any:
+    rows = _value(message, within.name)
+    return () if rows is None else (rows,) if within.is_one else rows
 
 
 def _value(message: Any, name: str) -> Any:
@@ -219,7 +259,7 @@ class Packing:
         self._parts_bytes += len(part)
 
     def _message_in_turns(self, schema: Any, message: Any, *, is_top: bool) -> Generator[None, None, None]:
-        for name, convert, default, write, rows_schema in _plan(schema):
+        for name, convert, default, write, within, write_one in _plan(schema):
             value = (
                 message.get(name, MISSING) if isinstance(message, dict) else getattr(message, name, MISSING)
             )
@@ -227,19 +267,23 @@ class Packing:
                 if default is MISSING:
                     raise KeyError(f"{schema.__module__}.{schema.__name__}.{name}")
                 value = default
-            elif rows_schema is None and convert is not None:
+            elif within is None and convert is not None:
                 value = convert(value)
-            if rows_schema is None or value is None:
+            if within is None or value is None:
                 write(self._buffer, value)
                 if value and schema.__dataclass_fields__[name].metadata.get("kafka_type") == "error_code":
                     self.errors.append(int(value))
+            elif within.is_one:
+                if within.is_nullable:
+                    write_int8(self._buffer, NullableEntityMarker.not_null.value)
+                yield from self._row(within.schema, value)
             else:
-                yield from self._array(schema, rows_schema, value, is_top=is_top)
+                yield from self._array(schema, within.schema, write_one, value, is_top=is_top)
         if schema.__flexible__:
             self._buffer.write(b"\x00")
 
     def _array(
-        self, schema: Any, rows_schema: Any, rows: Iterable[Any], *, is_top: bool
+        self, schema: Any, rows_schema: Any, write_one: _Write | None, rows: Iterable[Any], *, is_top: bool
     ) -> Generator[None, None, None]:
         """The number of rows comes first. With an iterator it is known last."""
         write_count = write_compact_array_length if schema.__flexible__ else write_legacy_array_length
@@ -252,7 +296,10 @@ class Packing:
                 if is_top:
                     self._rows += 1
                     self._is_first = count == 1
-                yield from self._row(rows_schema, row)
+                if write_one is None:
+                    yield from self._row(rows_schema, row)
+                else:
+                    write_one(self._buffer, row)
             self._spent += 1
             if self._spent >= ROWS_A_TURN:
                 self._spent = 0
@@ -312,8 +359,8 @@ class Packing:
         entity = build(schema, row)
         entity_writer(schema)(self._buffer, entity)
         self.errors += error_codes(entity)
-        for name, _ in _all_arrays(schema):
-            self._spent += len(getattr(entity, name) or ())
+        for each in _all_within(schema):
+            self._spent += 1 if each.is_one else len(getattr(entity, each.name) or ())
 
     def _check(self, more_bytes: int) -> None:
         size_bytes = self.size_bytes + more_bytes
@@ -322,10 +369,10 @@ class Packing:
 
 
 def _is_short(schema: Any, row: Any) -> bool:
-    for name, rows_schema in _arrays(schema):
-        rows = _value(row, name)
-        if rows is not None and (
-            not isinstance(rows, (tuple, list)) or len(rows) > _SHORT or (rows and _arrays(rows_schema))
-        ):
+    for each in _within(schema):
+        rows = _rows(row, each)
+        if not isinstance(rows, (tuple, list)) or len(rows) > _SHORT:
+            return False
+        if rows and each.schema is not None and _within(each.schema):
             return False
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from kio.serial import entity_reader
@@ -30,6 +31,7 @@ from tests.protocol.test_array_check import EVERY_VERSION, sample
 
 ANY_ROWS = 1 << 30
 DESCRIBE_GROUPS, METADATA, PRODUCE = 15, 3, 0
+LIST_TRANSACTIONS, HEARTBEAT = 66, response_schema(68, 1)
 _HAND_WRITTEN = {PRODUCE, 1, 78, 79}
 """Their responses are not packed here."""
 
@@ -288,6 +290,21 @@ def test_error_codes_are_those_of_all_rows() -> None:
     assert packed(SCHEMA, message)[1] == [30, 16, 30, 30]
 
 
+def heartbeat(topics: int) -> dict[str, Any]:
+    """An answer that assigns one partition of each topic."""
+    rows = [{"topic_id": UUID(int=number), "partitions": (0,)} for number in range(topics)]
+    return {"error_code": 0, "member_epoch": 1, "heartbeat_interval": 0, "member_id": "m",
+            "assignment": {"topic_partitions": rows}}  # fmt: skip
+
+
+def test_texts_and_what_one_row_holds_are_encoded_in_turns() -> None:
+    assert packed(HEARTBEAT, heartbeat(3 * ROWS_A_TURN))[2] == 6
+    unknown = [f"state {number}" for number in range(3 * ROWS_A_TURN)]
+    message = {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": ()}
+    answer, _, turns = packed(response_schema(LIST_TRANSACTIONS, 1), message)
+    assert (answer, turns) == (encode_response(LIST_TRANSACTIONS, 1, message), 3)
+
+
 def test_rows_that_are_left_out_count_as_work() -> None:
     looked_at: list[int] = []
 
@@ -309,6 +326,8 @@ def test_which_responses_are_long() -> None:
     assert is_long(SCHEMA, {"groups": [small] * (groups + 1)})
     assert is_long(SCHEMA, {"groups": iter(())})
     assert not is_long(response_schema(12, 4), {"error_code": 0})
+    assert not is_long(HEARTBEAT, heartbeat(ROWS_A_TURN // 2 - 1))
+    assert is_long(HEARTBEAT, heartbeat(ROWS_A_TURN // 2))
 
 
 def test_every_api_has_a_bound() -> None:

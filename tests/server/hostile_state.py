@@ -201,6 +201,18 @@ def _topics(judge: Judge, rows: int) -> Iterator[Verdict]:
               include_topic_authorized_operations=True)  # fmt: skip
     yield ask("list_config_resources: all", "list_config_resources", 1, resource_types=())
     yield ask("describe_topic_partitions: all topics", "describe_topic_partitions", 0, topics=(), cursor=None)
+    names = [each["name"] for each in topics]
+    for kind in ("consumer", "share"):
+        heartbeat: Values = {"group_id": f"a {kind} group", "member_id": "m", "rack_id": None}
+        if kind == "consumer":
+            heartbeat |= {"instance_id": None, "rebalance_timeout": 60_000, "server_assignor": None,
+                          "topic_partitions": ()}  # fmt: skip
+        heartbeat |= {"member_epoch": 0, "subscribed_topic_names": names}
+        what, group_id = "a member of all topics", heartbeat["group_id"]
+        yield ask(f"{kind}_group_heartbeat: {what}", f"{kind}_group_heartbeat", 1, **heartbeat)
+        yield ask(
+            f"{kind}_group_describe: {what}", f"{kind}_group_describe", 1, group_ids=[group_id], **_NOTHING
+        )
 
 
 def _users(judge: Judge, rows: int) -> Iterator[Verdict]:
