@@ -111,16 +111,17 @@ class _Within(NamedTuple):
 
 
 def is_long(schema: Any, message: Any) -> bool:
-    """Whether a response must be packed in turns."""
-    return bool(_within(schema)) and _count(schema, message, ROWS_A_TURN) > ROWS_A_TURN
+    """Whether a response must be packed in turns. Called for every response."""
+    within = _within(schema)
+    return within != () and _count(within, message, ROWS_A_TURN) > ROWS_A_TURN
 
 
-def _count(schema: Any, message: Any, most: int) -> int:
-    """The rows, texts and numbers of a message, counted no further than above `most`. An iterator
-    has more than that."""
+def _count(within: tuple[_Within, ...], message: Any, most: int) -> int:
+    """The rows, texts and numbers in these fields, counted no further than above `most`. An
+    iterator has more than that."""
     count = 0
-    for name, its_schema, is_one, _ in _all_within(schema):
-        rows = _value(message, name)
+    for name, schema, is_one, _ in within:
+        rows = message.get(name) if isinstance(message, dict) else getattr(message, name, None)
         if rows is None:
             continue
         if is_one:
@@ -130,9 +131,9 @@ def _count(schema: Any, message: Any, most: int) -> int:
         count += len(rows)
         if count > most:
             return count
-        if its_schema is not None and _all_within(its_schema):
+        if schema is not None and (within_rows := _all_within(schema)):
             for row in rows:
-                count += _count(its_schema, row.row if type(row) is Repeated else row, most - count)
+                count += _count(within_rows, row.row if type(row) is Repeated else row, most - count)
                 if count > most:
                     return count
     return count
