@@ -1,7 +1,9 @@
-"""ApiVersions (18), v0-4: the table of kbroker.api as ranges, and the features.
+"""ApiVersions (18), v0-5: the table of kbroker.api as ranges, and the features.
 
 Only this API answers an unsupported version: with a v0 body, code 35 and its own range (KIP-511).
-An empty or malformed client software name or version is INVALID_REQUEST without ranges. Supported
+An empty or malformed client software name or version is INVALID_REQUEST without ranges. So is a
+cluster id without a node id, or the reverse (v5, KIP-1242); if one of them is wrong, the client is
+told to bootstrap again. Supported
 features whose minimum is 0 are left out below v4, since older Java clients refuse them
 (KAFKA-17492). Features of kbroker's own are supported ones only: nothing about them is finalised.
 """
@@ -19,9 +21,11 @@ from kbroker.protocol.reject_reasons import FEATURE
 
 API_KEY = 18
 SHARE_VERSION = 2
+NO_NODE = -1
+_NAMES_BROKER_FROM = 5
 FEATURES = (
     # name, lowest and highest level supported, level finalised
-    ("metadata.version", 7, 31, 31),
+    ("metadata.version", 7, 33, 33),
     ("group.version", 0, 1, 1),
     ("share.version", 0, 2, SHARE_VERSION),
     ("transaction.version", 0, 2, 2),
@@ -34,8 +38,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(request: Request) -> Message:
-    if request.version >= 3 and not _software_is_named(request.body):
-        return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
+    if code := _refusal(request):
+        return {"error_code": code, "api_keys": (), "throttle_time": 0}
     return {
         "error_code": ErrorCode.none,
         "api_keys": [
@@ -63,6 +67,18 @@ def unsupported_version() -> bytes:
     own = APIS[API_KEY]
     row = {"api_key": own.key, "min_version": own.first, "max_version": own.last}
     return encode_response(API_KEY, 0, {"error_code": ErrorCode.unsupported_version, "api_keys": [row]})
+
+
+def _refusal(request: Request) -> ErrorCode:
+    body, broker = request.body, request.broker
+    if request.version >= 3 and not _software_is_named(body):
+        return ErrorCode.invalid_request
+    if request.version < _NAMES_BROKER_FROM or (body.cluster_id, body.node_id) == (None, NO_NODE):
+        return ErrorCode.none
+    if body.cluster_id is None or body.node_id == NO_NODE:
+        return ErrorCode.invalid_request
+    is_this = (body.cluster_id, body.node_id) == (broker.cluster_id, broker.node_id)
+    return ErrorCode.none if is_this else ErrorCode.rebootstrap_required
 
 
 def _software_is_named(body: Any) -> bool:

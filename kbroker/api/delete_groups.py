@@ -1,5 +1,5 @@
-"""DeleteGroups (42), v0-2: deletes groups without members, with their offsets or share state. An id
-that is listed twice gets one row.
+"""DeleteGroups (42), v0-3: deletes groups without members, with their offsets or share state. An id
+that is listed twice gets one row. Messages of errors (v3) are null, as in Kafka.
 
 With an authorizer a group needs DELETE (30, whether or not it exists)."""
 

@@ -1,5 +1,5 @@
-"""TxnOffsetCommit (28), v0-5: offsets that a consumer group gets when the producer's transaction is
-committed (KIP-98, KIP-447).
+"""TxnOffsetCommit (28), v0-6: offsets that a consumer group gets when the producer's transaction is
+committed (KIP-98, KIP-447); topics by id from v6 (KIP-1319).
 
 Nobody sees them before, apart from consumers that ask for stable offsets and wait. The group must
 be part of the transaction; from v5 it is added here (KIP-890). A refused group or member refuses
@@ -22,6 +22,7 @@ from kbroker.transactions.coordinator import ProducerEpoch
 
 _ABORTABLE_FROM, _ADDS_FROM = 4, 5
 _LOADING_FROM = 2
+_STALE_FROM = 6
 
 
 async def handle(request: Request) -> Message:
@@ -55,6 +56,7 @@ async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
         member_id=getattr(body, "member_id", ""),
         instance_id=getattr(body, "group_instance_id", None),
         generation=getattr(body, "generation_id", -1),
+        knows_stale=request.version >= _STALE_FROM,
     )
     groups, service = broker.consumer_group_service, broker.transactions
 

@@ -171,8 +171,8 @@ class Groups(Coordinator):
                 raise KafkaError(ErrorCode.invalid_group_id)
             self._let_commit_later(request, now_ms)
         except KafkaError as refusal:
-            stale = refusal.code is ErrorCode.stale_member_epoch
-            return Outcome(reply=OffsetErrors(ErrorCode.illegal_generation if stale else refusal.code))
+            is_unknown = refusal.code is ErrorCode.stale_member_epoch and not request.knows_stale
+            return Outcome(reply=OffsetErrors(ErrorCode.illegal_generation if is_unknown else refusal.code))
         outcome = self.offsets.commit_later(request, producer_id, now_ms=now_ms)
         return self._with_group(request, outcome)
 
@@ -182,7 +182,9 @@ class Groups(Coordinator):
         kind = self._group_ids.type_of(request.group_id)
         has_no_member = request.generation < 0 and not request.member_id and request.instance_id is None
         if kind is None and request.generation >= 0:
-            raise KafkaError(ErrorCode.illegal_generation)
+            raise KafkaError(
+                ErrorCode.group_id_not_found if request.knows_stale else ErrorCode.illegal_generation
+            )
         if kind is None:
             self.classic.ensure(request.group_id, now_ms=now_ms)
         elif kind == SHARE:

@@ -27,6 +27,7 @@ from kio.static.protocol import Entity
 from ..errors import ErrorCode
 from ..makers import maker
 from .array_check import check_arrays, edited, skip_tags
+from .newer_schemas import NEWER, newer_request, newer_response
 from .produce_request import PRODUCE, read_plain_produce
 from .reject_reasons import SHARE_ACKNOWLEDGE, with_reasons
 
@@ -83,11 +84,15 @@ def read_request_head(frame: bytes | memoryview) -> RequestHead:
 
 @cache
 def request_schema(api_key: int, version: int) -> type[Any]:
+    if NEWER.get(api_key) == version:
+        return newer_request(api_key)
     return cast(type[Any], load_request_schema(api_key, version))
 
 
 @cache
 def response_schema(api_key: int, version: int) -> type[Any]:
+    if NEWER.get(api_key) == version:
+        return newer_response(api_key)
     return cast(type[Any], load_response_schema(api_key, version))
 
 

@@ -126,10 +126,13 @@ class ConsumerGroup:
     # --- changes that are recorded ---
 
     def bump(self, epochs: int, metadata_hash: int, records: Records) -> None:
-        """Start a new group epoch, which needs new targets."""
+        """Start a new group epoch, which needs new targets. Without members it has them at once."""
         self.epoch += epochs
         self.metadata_hash = metadata_hash
         self._put_metadata(records)
+        if not self.members:
+            self.assignment_epoch = self.epoch
+            self._put_target_metadata(records)
 
     def set_said(self, member: ConsumerMember, said: ConsumerGroupMember, records: Records) -> None:
         """Update a member's details; add it if it is new."""

@@ -34,11 +34,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit.
+    """OffsetCommit and TxnOffsetCommit.
 
     - `generation`: of a classic group, or the member epoch. If -1 and there is no member id, the
           client is not a member
-    - `retention_ms`: from v2 to v4; -1: the broker's retention time"""
+    - `version`: of OffsetCommit
+    - `retention_ms`: from v2 to v4; -1: the broker's retention time
+    - `knows_stale`: False: the client knows no errors of the new protocol's members"""
 
     group_id: str
     offsets: Mapping[OffsetOf, Commit]
@@ -47,6 +49,7 @@ class CommitRequest:
     generation: int = NO_GENERATION
     version: int = 10
     retention_ms: int = -1
+    knows_stale: bool = True
 
 
 @dataclass(frozen=True, slots=True)

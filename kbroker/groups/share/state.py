@@ -149,8 +149,12 @@ class ShareGroup:
         return member, before is None or member.topic_names != old_names
 
     def bump(self, records: Records) -> None:
+        """Start a new group epoch, which needs new targets. Without members it has them at once."""
         self.epoch += 1
         self.put_metadata(records)
+        if not self.members:
+            self.assignment_epoch = self.epoch
+            self._put_target_metadata(records)
 
     def put_metadata(self, records: Records) -> None:
         records.put(
@@ -167,10 +171,14 @@ class ShareGroup:
         self.targets = dict(targets)
         self.must_compare_targets = False
         self.assignment_epoch, self.assignment_ms = self.epoch, now_ms
-        metadata = ShareGroupTargetMetadata(
-            assignment_epoch=self.assignment_epoch, assignment_timestamp=records.times.to_store(now_ms)
+        self._put_target_metadata(records)
+
+    def _put_target_metadata(self, records: Records) -> None:
+        assigned_ms = records.times.to_store(self.assignment_ms)
+        value = ShareGroupTargetMetadata(
+            assignment_epoch=self.assignment_epoch, assignment_timestamp=assigned_ms
         )
-        records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
+        records.put(RecordType.SHARE_GROUP_TARGET_METADATA, value)
 
     def reconcile(self, member: ShareMember, records: Records) -> bool:
         """Give a member its target, in one step. True if its assignment has changed."""

@@ -83,7 +83,7 @@ def frames_that_are_none(s: Session) -> None:
 
 @script("RPC-51", "RPC-52", "RPC-53", "RPC-54")
 def api_versions(s: Session) -> None:
-    for version in (3, 4):
+    for version in (3, 4, 5):
         answer = s.prepare(
             "api_versions", version, client_software_name="kbroker", client_software_version="1"
         )
@@ -108,6 +108,28 @@ def api_versions(s: Session) -> None:
     ):
         answer = s.prepare("api_versions", 3, client_software_name=name, client_software_version=number)
         s.note(f"{name!r} {number!r}", [answer.error_code.name, bool(answer.api_keys)])
+
+
+@script()
+def the_broker_that_a_client_expects(s: Session) -> None:
+    """ApiVersions 5, over connections of its own and one that goes on."""
+    cluster = s.prepare("describe_cluster", 0, include_cluster_authorized_operations=False)
+    expected = cluster.cluster_id, cluster.controller_id
+    for what, cluster_id, node_id in (
+        ("neither", None, -1), ("both", *expected), ("the cluster", expected[0], -1),
+        ("the node", None, expected[1]), ("another cluster", "another", expected[1]),
+        ("an empty cluster", "", expected[1]), ("only an empty cluster", "", -1),
+        ("another node", expected[0], 99), ("no such node", expected[0], -2), ("only no such node", None, -2),
+    ):  # fmt: skip
+        answer = s.prepare(
+            "api_versions", 5, client_software_name="kbroker", client_software_version="1",
+            cluster_id=cluster_id, node_id=node_id,
+        )  # fmt: skip
+        s.note(what, [answer.error_code.name, bool(answer.api_keys), bool(answer.supported_features)])
+    answer = s.prepare(
+        "api_versions", 5, client_software_name="", client_software_version="1", cluster_id="x", node_id=0
+    )
+    s.note("without a name", answer.error_code.name)
 
 
 @script("BASE-1", "RPC-1", "RPC-2", "RPC-3", "RPC-5", "RPC-56")

@@ -174,7 +174,7 @@ def deleting_in_each_state(s: Session) -> None:
 @script()
 def deleting_unknown_groups(s: Session) -> None:
     group = classic_group(s)
-    for version in (0, 1, 2):
+    for version in (0, 1, 2, 3):
         delete(s, group, f"{group}-missing", version=version)
     delete(s)
 

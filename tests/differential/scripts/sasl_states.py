@@ -83,7 +83,7 @@ def api_versions_twice(s: Secured) -> None:
 
 @secured_script()
 def api_versions_after_the_handshake(s: Secured) -> None:
-    for version in range(5):
+    for version in range(6):
         on = f"{SASL}/{version}"
         s.handshake(on=on)
         versions(s, version, on=on)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from tests.differential.classic import classic_group
 from tests.differential.script import Entity, Topic, Value
 from tests.differential.scripts.security_topics import missing, pair
@@ -147,15 +149,19 @@ def added_offsets(s: Secured) -> None:
     )  # fmt: skip
 
 
-def commit(s: Secured, producer: Producer, group: str, *topics: str, version: int = 3) -> Entity:
+def commit(s: Secured, producer: Producer, group: str, *topics: str | Topic, version: int = 3) -> Entity:
     row: dict[str, Value] = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     row |= {"committed_leader_epoch": -1} if version >= 2 else {}
     member: dict[str, Value] = {"generation_id": -1, "member_id": "", "group_instance_id": None}
     return s.call(
         "txn_offset_commit", version, on=BOB, transactional_id=producer.id, group_id=group,
         producer_id=producer.producer_id, producer_epoch=producer.epoch,
-        topics=[{"name": name, "partitions": [row]} for name in topics], **(member if version >= 3 else {}),
+        topics=[{**_key(each), "partitions": [row]} for each in topics], **(member if version >= 3 else {}),
     )  # fmt: skip
+
+
+def _key(topic: str | Topic) -> dict[str, Value]:
+    return {"name": topic} if isinstance(topic, str) else {"topic_id": topic.topic_id}
 
 
 @secured_script()
@@ -181,6 +187,7 @@ def committed_offsets_in_each_version(s: Secured) -> None:
         s.allow(BOB, right, kind, name)
         for version in range(6):
             commit(s, producer, group, topic.name, version=version)
+        commit(s, producer, group, topic, Topic("unknown", UUID(int=77)), version=6)
 
 
 @secured_script()

@@ -13,7 +13,7 @@ from tests.differential.scripts.txn_partitions import wrong_ones
 from tests.differential.transactions import Producer, Who, fresh, transactional
 from tests.differential.transactions import describe as describe_transactions
 
-VERSIONS = (0, 1, 2, 3, 4, 5)
+VERSIONS = (0, 1, 2, 3, 4, 5, 6)
 NO_GROUP = -1
 
 
@@ -26,7 +26,7 @@ def send(
     leader = {"committed_leader_epoch": -1} if version >= 2 else {}
     rows = [
         {
-            "name": topic.name,
+            **({"topic_id": topic.topic_id} if version >= 6 else {"name": topic.name}),
             "partitions": [
                 {
                     "partition_index": index,
@@ -57,7 +57,7 @@ def offsets_in_each_version(s: Session) -> None:
     for version in VERSIONS:
         for committed in (True, False):
             group = classic_group(s, f"g{version}-{committed}")
-            t = transactional(s, f"t{version}-{committed}", 2 if version == 5 else 1)
+            t = transactional(s, f"t{version}-{committed}", 2 if version >= 5 else 1)
             if version < 5:
                 t.add_offsets(group)
             send(t, group, {topic: {0: 5, 1: 6}}, version)
@@ -196,7 +196,7 @@ def the_empty_group(s: Session) -> None:
 def groups_that_do_not_exist(s: Session) -> None:
     topic = s.topic()
     t = transactional(s)
-    for version in (3, 4, 5):
+    for version in (3, 4, 5, 6):
         for generation in (0, 1, -1):
             group = classic_group(s, f"g{version}-{generation}")
             t.add_offsets(group)
@@ -246,7 +246,7 @@ def a_member_of_a_classic_group(s: Session) -> None:
     form(member)
     t = transactional(s)
     t.add_offsets(group)
-    for version in (3, 4, 5):
+    for version in (3, 4, 5, 6):
         for generation, member_id in (
             (member.generation, member.member_id), (member.generation + 1, member.member_id),
             (member.generation - 1, member.member_id), (member.generation, "stranger"),
@@ -310,7 +310,7 @@ def a_member_of_a_consumer_group(s: Session) -> None:
     member.join(topic)
     t = transactional(s)
     t.add_offsets(group)
-    for version in (3, 5):
+    for version in (3, 5, 6):
         for epoch, member_id in (
             (member.epoch, "m"), (member.epoch + 1, "m"), (member.epoch - 1, "m"), (0, "m"), (-1, "m"),
             (member.epoch, "stranger"), (member.epoch, ""), (-1, ""), (-1, "stranger"),
@@ -330,7 +330,8 @@ def a_share_group(s: Session) -> None:
     t.add_offsets(group)
     for version in VERSIONS:
         send(t, group, {topic: {0: 5}}, version)
-    send(t, group, {topic: {0: 5}}, generation_id=1, member_id="m")
+    for version in (5, 6):
+        send(t, group, {topic: {0: 5}}, version, generation_id=1, member_id="m")
 
 
 @script()

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/newer_schemas.py
