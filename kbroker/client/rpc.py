@@ -219,7 +219,7 @@ class Connection:
                 "give the address of --listen instead"
             )
         if head.startswith(_TLS_ALERT):  # as a size it is above 350 MB
-            raise BrokerUnreachable(
+            raise ConnectionClosed(
                 f"{self.address} is a listener with TLS: give --command-config with security.protocol=SSL "
                 "or SASL_SSL"
             )

@@ -55,8 +55,8 @@ def _with_topic_ids(last: type[Any]) -> type[Any]:
     return _newer(last, topics=_newer(topics, name=_TOPIC_ID, partitions=partitions))
 
 
-def _rows(schema: type[Any], name: str) -> Any:
-    (rows,) = (get_args(each.type)[0] for each in fields(schema) if each.name == name)
+def _rows(schema: type[Any], name: str) -> type[Any]:
+    rows: type[Any] = get_args(schema.__dataclass_fields__[name].type)[0]
     return rows
 
 

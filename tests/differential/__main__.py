@@ -13,10 +13,9 @@ from typing import TypeVar
 import click
 
 from kbroker.testing.broker import open_test_broker
-from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.apache_kafka import running_kafka, version
 from tests.differential.known_differences import explain
-from tests.differential.page import listed, only_in_newer
+from tests.differential.page import listed
 from tests.differential.running import (
     AT_ONCE,
     BROKER_CONFIG,
@@ -111,7 +110,6 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
     unequal = {each.script for each in unexplained}
     explained = {each.script for found in met.values() for each in found} - unequal
     _tell_listed(met, everything=not names)
-    _tell_newer()
     print(
         f"\n{len(chosen)} scripts: {len(chosen) - len(unequal) - len(explained) - failed} equal, "
         f"{len(explained)} equal but for listed "
@@ -149,15 +147,6 @@ def _tell_listed(met: Mapping[str, Sequence[Found]], *, everything: bool) -> Non
             f"  {row.id}: {len(found)} in {len({each.script for each in found})} scripts. Kafka: "
             f"{row.kafka}. kbroker: {row.kbroker}."
         )
-
-
-def _tell_newer() -> None:
-    known = rules(DOCUMENT.read_text())
-    named = named_rules(prefixes_of(known))
-    print("\nOnly in Kafka 4.4, shown by tests of rules instead:")
-    for row in only_in_newer():
-        shown = sum(rule in named for rule in row.rules)
-        print(f"  {row.what}: {shown} of {len(row.rules)} rules shown, {', '.join(row.tests) or 'left out'}")
 
 
 def _chosen(names: tuple[str, ...]) -> list[Script]:

@@ -17,10 +17,9 @@ import pytest
 
 from kbroker.testing.broker import open_test_broker
 from tests.brokers import DURABLE_ENGINES, require_engine
-from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.crash.harness import LAUNCHER
 from tests.differential.known_differences import KNOWN, explain
-from tests.differential.page import listed, only_in_newer
+from tests.differential.page import listed
 from tests.differential.running import (
     AT_ONCE,
     BROKER_CONFIG,
@@ -112,21 +111,6 @@ def test_every_difference_has_its_reason() -> None:
         {known.id for known in KNOWN}, key=lambda name: int(name.partition("-")[2])
     )
     assert all(row.kafka and row.kbroker and row.why for row in rows)
-
-
-def test_what_only_newer_kafka_has_is_shown_by_tests() -> None:
-    known = rules(DOCUMENT.read_text())
-    named = named_rules(prefixes_of(known))
-    by_id = {rule.id: rule for rule in known}
-    rows = only_in_newer()
-    assert rows
-    for row in rows:
-        assert row.rules, row
-        assert all(by_id[rule].is_left_out for rule in row.rules) or row.tests, row
-        for test in row.tests:
-            assert any(each.startswith(f"{test}::") for rule in row.rules for each in named.get(rule, ())), (
-                f"{test} shows nothing of it"
-            )
 
 
 def test_no_recording_is_left_over() -> None:

@@ -31,6 +31,8 @@ from kbroker.share.session import FetchPlan, SessionPartition
 from kbroker.share.share_partition import AcquireMode
 from kbroker.turns import ROWS_A_TURN
 
+_TOPIC_IS_GONE = KafkaError(ErrorCode.unknown_topic_or_partition)
+"""As in Kafka, a topic that was deleted within the session is not an unknown id."""
 _Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
 """A share-partition, with the offset to acquire from."""
 _Parked: TypeAlias = tuple[TopicPartition, LoadedSharePartition]
@@ -179,7 +181,8 @@ class ShareFetch:
                 try:
                     loaded = self._share_partitions.find_or_load(self._group_id, place.partition)
                 except KafkaError as error:
-                    self._fail(place.partition, error)
+                    was_known = place.memo is not None and error.code is ErrorCode.unknown_topic_id
+                    self._fail(place.partition, _TOPIC_IS_GONE if was_known else error)
                     continue
                 place.memo = ref(loaded)  # The session may be idle when it is forgotten.
             if self._waiter is not None:

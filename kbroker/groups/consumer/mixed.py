@@ -253,9 +253,13 @@ def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
 
 
 def _subscription(request: JoinRequest) -> Subscription:
-    """Raises UNKNOWN_SERVER_ERROR if the member is not a consumer."""
+    """Raises INCONSISTENT_GROUP_PROTOCOL or UNKNOWN_SERVER_ERROR if the member is not a
+    consumer."""
+    metadata = request.protocols[0].metadata
+    if not metadata:
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, "A consumer's metadata is empty.")
     try:
-        return read_subscription(request.protocols[0].metadata)
+        return read_subscription(metadata)
     except ValueError as error:
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 

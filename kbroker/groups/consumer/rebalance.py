@@ -72,15 +72,18 @@ class ConsumerRebalances:
     def take_over(
         self, group: ConsumerGroup, member: ConsumerMember, said: ConsumerGroupMember, records: Records
     ) -> bool:
-        """Update the member's details. True if its subscription has changed."""
+        """Update the member's details. True if its subscription has changed. As in Kafka, another
+        assignor starts an epoch, too."""
+        other_assignor = said.server_assignor != member.said.server_assignor
         other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
         other_topics = member.rights is not None and self._sees_others(member) and not other_regex
-        if other_names or other_regex or other_topics or group.topics_version != self.subscriptions.version:
+        other_subscription = other_names or other_regex or other_topics
+        if other_subscription or other_assignor or group.topics_version != self.subscriptions.version:
             epochs = self._new_epochs(group, member, other_names, other_regex)
-            self._note_topics(group, records, epochs=epochs or int(other_topics))
-        return other_names or other_regex or other_topics
+            self._note_topics(group, records, epochs=epochs or int(other_topics or other_assignor))
+        return other_subscription
 
     def _sees_others(self, member: ConsumerMember) -> bool:
         """Whether the member's regular expression matches other topics than before, since topics or

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
 from tests.differential.known_differences.matching import Difference, any_of, only_there, values
 from tests.differential.transcript import Json
 
 _GROUP_SOURCE = 8
-
-
-def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
-    more = [row for row in ours if row["name"].startswith("errors.deadletterqueue.")]
-    return bool(more) and theirs == [row for row in ours if row not in more]
-
-
-def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
-    """The same rows, but groups' defaults and bounds are not read-only; kbroker also has the rows
-    of dead letters."""
-    moved = {f"group.share.{end}{triple}" for end in ("", "min.", "max.") for triple in GROUP_SHARE_TRIPLES}
-    rows = [row for row in ours if not row["name"].startswith("errors.deadletterqueue.")]
-    fixed_there = {row["name"] for row in theirs if row["read_only"]} & moved
-    rows = [{**row, "read_only": True} if row["name"] in fixed_there else row for row in rows]
-    return bool(fixed_there) and theirs == rows
 
 
 def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
@@ -34,12 +18,6 @@ def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
 
 
 KNOWN: Sequence[Difference] = (
-    Difference(
-        "DIF-11",
-        r"\.describe_configs\.results\[0\]\.configs$|\.incremental_alter_configs\.responses\[0\]\.error_(code|message)$",
-        any_of(values("invalid_config", "none"), values("text", None), _settings_of_dead_letters_besides),
-        "group_configs.dead_letter_queue group_configs.defaults base_other.a_topic_as_dead_letter_queue",
-    ),
     Difference(
         "DIF-12",
         r"^4\.describe_configs\.results\[0\]\.configs\[0\]\.(value|config_source|synonyms)$",
@@ -69,8 +47,8 @@ KNOWN: Sequence[Difference] = (
     ),
     Difference(
         "DIF-98",
-        r"^0\.describe_configs\.results\[0\]\.configs$",
-        _share_groups_settings_may_be_altered,
+        r"^0\.describe_configs\.results\[0\]\.configs\[\d+\]\.read_only$",
+        values(True, False),
         "group_configs.broker_settings",
     ),
 )

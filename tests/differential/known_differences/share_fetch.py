@@ -41,17 +41,6 @@ KNOWN: Sequence[Difference] = (
         "share_fetch_requests.batch_size_zero acquisition.batch_size_below_zero",
     ),
     Difference(
-        "DIF-3",
-        r"^[123]\.share_fetch\.(error_code|acquisition_lock_timeout|responses)$",
-        any_of(
-            values("unknown_server_error", "none"),
-            values(0, 30_000),
-            no_rows_but_one_with("error_code", lambda code: code == "unknown_topic_id"),
-        ),
-        "share_fetch_requests.unknown_topic_id share_session_ends.topic_deleted "
-        "group_topics.fetching_from_a_deleted_topic",
-    ),
-    Difference(
         "DIF-4",
         r"^2\.share_acknowledge\.responses.*\.error_(code|message)$|^[35]\.share_fetch\.responses$",
         any_of(
