@@ -43,7 +43,8 @@ KNOWN: Sequence[Difference] = (
         "DIF-101",
         r"\.(acknowledge_)?error_message$",
         values(None, "text"),
-        "security_share_groups.* security_transactions.* security_cluster.altered_settings_of_everything_else",
+        "security_share_groups.* security_transactions.* "
+        "security_cluster.altered_settings_of_everything_else",
     ),
     Difference(
         "DIF-102",
