@@ -1,4 +1,4 @@
-"""Validates a produced batch. Each error has the code of Apache Kafka 4.3, in its order of checks.
+"""Validates a produced batch. Each error has the code of Apache Kafka 4.4, in its order of checks.
 
 The payload stays opaque. Records are opened only if the topic limits timestamps, or to name the
 records for which a batch is refused. A batch that is too large for the loop (formats/turns.py) is
