@@ -53,6 +53,8 @@ class ConfigDef:
 
     - `default`: text, or None if being unset has a meaning of its own
     - `only`: the values that kbroker supports, if Kafka has more; `reason`: why only these
+    - `no_effect`: why all of Kafka's values are taken, stored and described, but change nothing;
+      never beside `only`
     - `synonyms`: the broker settings that provide the default; the first one that is set wins. Each
       has the factor that converts its value to this setting's unit.
     - `dynamic`: may be altered while the broker runs
@@ -71,6 +73,7 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     reason: str = ""
+    no_effect: str = ""
     synonyms: tuple[tuple[str, int], ...] = ()
     dynamic: bool = False
     hidden: bool = False

@@ -27,6 +27,11 @@ _SHOWN = 249
 """Characters of a name, which need not be a legal topic name."""
 
 
+def client_at(client_id: str, host: str) -> str:
+    """A client, as log lines name it."""
+    return f"client {client_id[:_SHOWN]!r} at {host}"
+
+
 class MissingTopicsStatistics(NamedTuple):
     """`remembered`: topics logged recently."""
 
@@ -43,13 +48,13 @@ class MissingTopics:
 
     def asked_for(self, name: str, client_id: str, host: str) -> None:
         """A client requested a topic that does not exist, and the request does not create it."""
-        self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}")
+        self._warn(name, client_at(client_id, host))
 
     def subscribed(self, names: Iterable[str], group_id: str, client_id: str, host: str) -> None:
         """A group member subscribes to these topics, some of which may not exist."""
         for name in names:
             if self._topics.by_name(name) is None:
-                self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}, in group {group_id[:_SHOWN]!r},")
+                self._warn(name, f"{client_at(client_id, host)}, in group {group_id[:_SHOWN]!r},")
 
     def _warn(self, name: str, who: str) -> None:
         # The longer ones are no topics, and may be as large as a request.
