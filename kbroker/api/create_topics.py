@@ -67,7 +67,7 @@ async def handle(request: Request) -> Message:
             rows.append(_row(request, new, topic_id))
         except KafkaError as error:
             if error.code is ErrorCode.invalid_config and not body.validate_only:
-                request.broker.auto_creation.creation_refused(name, error.message or "")
+                request.broker.missing_topics.creation.refused(name, error.message or "")
             rows.append(_error_row(name, error))
     return {"topics": rows}
 
@@ -134,7 +134,7 @@ async def _create(request: Request, new: _NewTopic) -> UUID:
         topic = await request.broker.topics.create(new.name, new.partitions, new.configs)
     except (NoSpace, StoreFailed) as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-    request.broker.auto_creation.creation_succeeded(new.name)
+    request.broker.missing_topics.creation.succeeded(new.name)
     return topic.topic_id
 
 

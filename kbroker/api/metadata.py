@@ -128,7 +128,7 @@ async def _created_row(request: Request, name: str, new_topics: int) -> Message:
         check_batch_size(partitions * new_topics)
         request.broker.disk_floor.check_room()
         client = client_at(request.client_id or "", request.connection.client_host)
-        return topic_row(request, await request.broker.auto_creation.create(name, {}, client))
+        return topic_row(request, await request.broker.missing_topics.creation.create(name, {}, client))
     except KafkaError as error:
         # Another connection is creating it: the client retries.
         if error.code is ErrorCode.topic_already_exists:

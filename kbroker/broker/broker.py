@@ -32,10 +32,8 @@ from kbroker.broker.groups.consumer_groups import ConsumerGroupService, Consumer
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.groups.share_groups import ShareGroupService, ShareGroupServiceStatistics
 from kbroker.broker.logs.append_queues import AppendQueues
-from kbroker.broker.logs.auto_creation import AutoCreation, AutoCreationStatistics
 from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStatistics
-from kbroker.broker.logs.flushes import warn_of_flushes
 from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_ids import ProducerIds, ProducerIdsStatistics
@@ -97,7 +95,6 @@ class BrokerStatistics:
 
     topics: TopicsStatistics
     missing_topics: MissingTopicsStatistics
-    auto_creation: AutoCreationStatistics
     log_commits: GroupCommitStatistics
     state_commits: GroupCommitStatistics
     configs: ConfigsStatistics
@@ -153,8 +150,7 @@ class Broker:
         least_bytes = self.config["kbroker.disk.min.free.bytes"]
         self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store, state_store)
         self.topics = self._topics()
-        self.missing_topics = MissingTopics(self.topics)
-        self.auto_creation = AutoCreation(self.topics, self.config, now_ms)
+        self.missing_topics = MissingTopics(self.topics, self.config)
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
@@ -315,7 +311,7 @@ class Broker:
             self.configs,
             self.share_partitions,
             self.persister,
-            DeadLetterWriter(self.topics, self.config, self.disk_floor, self.auto_creation),
+            DeadLetterWriter(self.topics, self.config, self.disk_floor, self.missing_topics.creation),
             self.state_commits,
             self.background,
         )
@@ -370,7 +366,6 @@ class Broker:
         return BrokerStatistics(
             topics=self.topics.statistics(),
             missing_topics=self.missing_topics.statistics(),
-            auto_creation=self.auto_creation.statistics(),
             log_commits=self.log_commits.statistics(),
             state_commits=self.state_commits.statistics(),
             configs=self.configs.statistics(),
@@ -463,8 +458,7 @@ def _recover(
     broker.security.credentials.load()
     broker.acls.load()
     broker.quotas.load()
-    load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
-    warn_of_flushes(broker.topics, options.durability)
+    load_topics(broker.topics, log_store, state_store, adopt=options.adopt, durability=options.durability)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)
     broker.dead_letters.load(state_store)

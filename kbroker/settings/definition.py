@@ -104,6 +104,13 @@ class ConfigDef:
         return None if self.default is None else self.parse(self.default)
 
     @property
+    def documentation(self) -> str:
+        """The meaning, with the reason if kbroker does not do all that Kafka does."""
+        if self.only:
+            return f"{self.doc} Only this value: {self.reason}."
+        return f"{self.doc} No effect here, because {self.no_effect}." if self.no_effect else self.doc
+
+    @property
     def is_sensitive(self) -> bool:
         """A secret: the value is in no answer, no log line and no error."""
         return self.type is ConfigType.PASSWORD

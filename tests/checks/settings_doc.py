@@ -79,12 +79,7 @@ def render() -> str:
 
 def rows(defs: Iterable[ConfigDef]) -> Iterable[str]:
     for each in defs:
-        doc = (
-            each.doc
-            + (" *(dynamic)*" if each.dynamic else "")
-            + (f" Only this value: {each.reason}." if each.only else "")
-            + (f" No effect here, because {each.no_effect}." if each.no_effect else "")
-        )
+        doc = each.documentation + (" *(dynamic)*" if each.dynamic else "")
         yield ROW.format(
             name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc
         )

@@ -14,8 +14,10 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
+
+import trio
 
 from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.errors import ErrorCode, KafkaError
@@ -24,7 +26,7 @@ from kbroker.settings.altering import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-WAIT_MS: Final = 3_600_000
+WAIT_S: Final = 3600.0
 MAX_NAMES: Final = 1000
 _MAX_REASON: Final = 400
 """Characters of a refusal, which may repeat a value as large as a request."""
@@ -39,7 +41,7 @@ NOT_CREATED = (
 
 class _Refusal(NamedTuple):
     reason: str
-    until_ms: float
+    until_s: float
 
 
 class AutoCreationStatistics(NamedTuple):
@@ -51,12 +53,9 @@ class AutoCreationStatistics(NamedTuple):
 
 
 class AutoCreation:
-    """`now_ms`: a clock that is not set (see deadlines.now_ms)."""
-
-    def __init__(self, topics: Topics, config: BrokerConfig, now_ms: Callable[[], float]) -> None:
+    def __init__(self, topics: Topics, config: BrokerConfig) -> None:
         self._topics = topics
         self._config = config
-        self._now_ms = now_ms
         self._refusals: OrderedDict[str, _Refusal] = OrderedDict()
         """The oldest refusal first."""
         self._prevented = 0
@@ -65,14 +64,14 @@ class AutoCreation:
     def statistics(self) -> AutoCreationStatistics:
         return AutoCreationStatistics(len(self._refusals), self._prevented)
 
-    def creation_refused(self, name: str, reason: str) -> None:
+    def refused(self, name: str, reason: str) -> None:
         """A client that may create the topic was refused its settings. The name is legal."""
         self._refusals.pop(name, None)  # It becomes the newest one.
-        self._refusals[name] = _Refusal(reason[:_MAX_REASON], self._now_ms() + WAIT_MS)
+        self._refusals[name] = _Refusal(reason[:_MAX_REASON], trio.current_time() + WAIT_S)
         if len(self._refusals) > MAX_NAMES:
             self._refusals.popitem(last=False)
 
-    def creation_succeeded(self, name: str) -> None:
+    def succeeded(self, name: str) -> None:
         self._refusals.pop(name, None)
 
     async def create(self, name: str, configs: Mapping[str, str], asked_by: str) -> Topic:
@@ -82,11 +81,11 @@ class AutoCreation:
         Topics.create.
         """
         refusal = self._refusals.get(name)
-        if refusal is None or self._now_ms() >= refusal.until_ms:
+        if refusal is None or trio.current_time() >= refusal.until_s:
             self._refusals.pop(name, None)
             return await self._topics.create(name, self._config["num.partitions"], configs)
         self._prevented += 1
-        if self._lines.times(name, self._now_ms() / 1000):
+        if self._lines.times(name, trio.current_time()):
             logger.warning(NOT_CREATED, asked_by, name, refusal.reason, shlex.quote(name))
         what = f"Topic '{name}' is not created automatically, since its settings were refused: "
         raise KafkaError(ErrorCode.unknown_topic_or_partition, what + refusal.reason)

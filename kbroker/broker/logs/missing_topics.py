@@ -1,5 +1,6 @@
-"""Logs when a client requests a topic that does not exist: such a consumer waits forever, without
-an error.
+"""Topics that do not exist and that clients request. Where automatic creation applies,
+`MissingTopics.creation` creates them. Otherwise such a consumer waits forever, without an error, so
+the request is logged.
 
 Each topic is logged once in ten minutes, however often clients request it; all topics together at
 most a hundred times. Names that begin with "__" are not logged: tools create such topics
@@ -16,9 +17,11 @@ from typing import NamedTuple
 
 import trio
 
+from kbroker.broker.logs.auto_creation import AutoCreation, AutoCreationStatistics
 from kbroker.broker.logs.topics import Topics, check_name
 from kbroker.errors import KafkaError
 from kbroker.seldom import Seldom
+from kbroker.settings.altering import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +39,17 @@ class MissingTopicsStatistics(NamedTuple):
     """`remembered`: topics logged recently."""
 
     remembered: int
+    creation: AutoCreationStatistics
 
 
 class MissingTopics:
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, config: BrokerConfig) -> None:
         self._topics = topics
+        self.creation = AutoCreation(topics, config)
         self._seldom = Seldom(INTERVAL_S)
 
     def statistics(self) -> MissingTopicsStatistics:
-        return MissingTopicsStatistics(len(self._seldom))
+        return MissingTopicsStatistics(len(self._seldom), self.creation.statistics())
 
     def asked_for(self, name: str, client_id: str, host: str) -> None:
         """A client requested a topic that does not exist, and the request does not create it."""
