@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from kbroker.api.authorization import check
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
+from kbroker.broker.logs.flushes import check_flushes
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.state import MAX_GROUP_ID_BYTES
@@ -87,6 +88,7 @@ async def _alter_one(broker: Broker, resource: Any, decide: Decide, *, validate_
             broker.configs.check_group(entries)
         elif scope is Scope.TOPIC:
             broker.topics.check_policy(entries)
+            check_flushes(entries, stored, broker.options.durability)
         if validate_only or entries == stored:
             return
         try:

@@ -150,7 +150,7 @@ class Broker:
         least_bytes = self.config["kbroker.disk.min.free.bytes"]
         self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store, state_store)
         self.topics = self._topics()
-        self.missing_topics = MissingTopics(self.topics)
+        self.missing_topics = MissingTopics(self.topics, self.config)
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
@@ -311,7 +311,7 @@ class Broker:
             self.configs,
             self.share_partitions,
             self.persister,
-            DeadLetterWriter(self.topics, self.config, self.disk_floor),
+            DeadLetterWriter(self.topics, self.config, self.disk_floor, self.missing_topics.creation),
             self.state_commits,
             self.background,
         )
@@ -458,7 +458,7 @@ def _recover(
     broker.security.credentials.load()
     broker.acls.load()
     broker.quotas.load()
-    load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
+    load_topics(broker.topics, log_store, state_store, adopt=options.adopt, durability=options.durability)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)
     broker.dead_letters.load(state_store)

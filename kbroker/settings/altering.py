@@ -229,7 +229,13 @@ def describe_broker_default(broker: BrokerConfig, names: Collection[str] | None 
             each, source = BROKER_CONFIGS[name], Source.DYNAMIC_DEFAULT_BROKER
             rows.append(
                 ConfigRow(
-                    name, text, source, (Synonym(name, text, source),), not each.dynamic, each.type, each.doc
+                    name,
+                    text,
+                    source,
+                    (Synonym(name, text, source),),
+                    not each.dynamic,
+                    each.type,
+                    each.documentation,
                 )
             )
     return rows
@@ -342,7 +348,7 @@ def _row(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: Broke
         synonyms=synonyms,
         read_only=scope is Scope.BROKER and not each.dynamic,
         type=each.type,
-        documentation=each.doc,
+        documentation=each.documentation,
         is_sensitive=each.is_sensitive,
     )
 

@@ -55,6 +55,8 @@ class ConfigDef:
 
     - `default`: text, or None if being unset has a meaning of its own
     - `only`: the values that kbroker supports, if Kafka has more; `reason`: why only these
+    - `no_effect`: why all of Kafka's values are taken, stored and described, but change nothing;
+      never beside `only`
     - `synonyms`: the broker settings that provide the default; the first one that is set wins. Each
       has the factor that converts its value to this setting's unit.
     - `dynamic`: may be altered while the broker runs
@@ -73,6 +75,7 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     reason: str = ""
+    no_effect: str = ""
     synonyms: tuple[tuple[str, int], ...] = ()
     dynamic: bool = False
     hidden: bool = False
@@ -101,6 +104,13 @@ class ConfigDef:
 
     def default_value(self) -> Value | None:
         return None if self.default is None else self.parse(self.default)
+
+    @property
+    def documentation(self) -> str:
+        """The meaning, with the reason if kbroker does not do all that Kafka does."""
+        if self.only:
+            return f"{self.doc} Only this value: {self.reason}."
+        return f"{self.doc} No effect here, because {self.no_effect}." if self.no_effect else self.doc
 
     @property
     def is_sensitive(self) -> bool:

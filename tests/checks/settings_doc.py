@@ -21,7 +21,7 @@ edit.
 
 Names, defaults and bounds are Kafka's; kbroker's own settings begin with `kbroker.`. A setting works or
 is refused: unknown names and values out of bounds stop the start of a broker, and are answered with
-INVALID_CONFIG for topics and groups.
+INVALID_CONFIG for topics and groups. Only topics have settings without effect, which say so.
 """
 
 SECTIONS = {
@@ -53,7 +53,8 @@ contradicts the command line or the file of a later start, only that setting is 
 
 Set when a topic is created or altered. A default that names a broker setting is that setting's value,
 also for existing topics. Settings with one allowed value describe what kbroker does anyway; they exist
-for tools that read or repeat them.
+for tools that read or repeat them. "No effect here": any of Kafka's values is taken, stored and
+described, but kbroker does the same with each. Such a setting concerns only speed or the layout of files.
 """,
     Scope.GROUP: """## Groups
 
@@ -78,11 +79,7 @@ def render() -> str:
 
 def rows(defs: Iterable[ConfigDef]) -> Iterable[str]:
     for each in defs:
-        doc = (
-            each.doc
-            + (" *(dynamic)*" if each.dynamic else "")
-            + (f" Only this value: {each.reason}." if each.only else "")
-        )
+        doc = each.documentation + (" *(dynamic)*" if each.dynamic else "")
         yield ROW.format(
             name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc
         )
