@@ -209,14 +209,16 @@ def describe(
     scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
     """The rows of a resource, by name; those of `names` only, where given. Unknown names
-    have no row.
+    have no row, nor have settings of a group that have no default and are not set, as in Kafka.
 
     `stored`: the values set for the topic or group; ignored for the broker, as `broker` has them.
     """
     defs = [
         each
         for name, each in sorted(CONFIGS[scope].items())
-        if not each.hidden and (names is None or name in names)
+        if not each.hidden
+        and (names is None or name in names)
+        and not (scope is Scope.GROUP and each.default is None and name not in stored)
     ]
     return [_row(scope, each, stored, broker) for each in defs]
 

@@ -49,6 +49,12 @@ KNOWN: Sequence[Difference] = (
         "refused_names.metadata_after_a_refused_creation",
     ),
     Difference(
+        "DIF-118",
+        r"^[37]\.describe_configs\.results\[0\]\.configs\[0\]\.synonyms$",
+        lambda theirs, ours: ours == [each for each in theirs if each["source"] == _GROUP_SOURCE],
+        "consumer_configs.of_the_assignor_s_thread",
+    ),
+    Difference(
         "DIF-12",
         r"^4\.describe_configs\.results\[0\]\.configs\[0\]\.(value|config_source|synonyms)$",
         any_of(values("7", "5"), values("7000", "5000"), values(8, 5), _without_the_group_s_own),
