@@ -67,6 +67,11 @@ class StartOptions:
         return self.storage, self.state_storage
 
     @property
+    def node_id(self) -> int | None:
+        """The id that was given; None if the data directory decides."""
+        return self.config["node.id"] if "node.id" in self.config.static else None
+
+    @property
     def directory_mode(self) -> int:
         """The permissions of a new data directory."""
         return int(self.config["kbroker.data.directory.mode"], 8)

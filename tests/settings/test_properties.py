@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.client.properties import read_properties
 from kbroker.errors import OperatorError
+from kbroker.settings.properties import read_properties
 
 
 @pytest.mark.parametrize(
