@@ -12,7 +12,7 @@ file as ISO-8859-1. And a line without a name is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +74,17 @@ def read_properties(text: str, where: str) -> dict[str, str]:
             raise OperatorError(f"{where}:{line}: {fault}")
         found[name] = value
     return found
+
+
+def as_properties(settings: Mapping[str, str]) -> str:
+    """The lines of a file that has these values. Names need no escapes: they are names of
+    settings."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{text}" if text[:1] in tuple(_BLANKS) else text
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
