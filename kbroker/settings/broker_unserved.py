@@ -108,7 +108,7 @@ remove it: OpenSSL does TLS
     ssl.trustmanager.algorithm
 remove it: new certificates need not resemble the earlier ones
     ssl.allow.dn.changes ssl.allow.san.changes
-remove it: what is not released is not served
+remove it: unreleased versions and features are not served
     unstable.*
 remove it: Kafka 4 has no such setting either
     broker.id.generation.enable log.message.format.version reserved.broker.max.id

@@ -64,13 +64,13 @@ def test_half_a_character_is_refused_without_the_value(line: str) -> None:
 
 def test_a_file_is_read_as_java_reads_it() -> None:  # CFG-54
     """syntax.json is what java.util.Properties of Java 17 reads from the file: every separator,
-    escape, comment, continued line and line end, and a character of ISO-8859-1."""
+    escape, comment, continued line and line end, and a character of Latin-1."""
     found = read_properties(read_text(KAFKA / "syntax.properties"), "f")
     assert found == json.loads((KAFKA / "syntax.json").read_text())
 
 
 def test_utf_8_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
-    """Java would read it as ISO-8859-1; no person means that."""
+    """Java would read it as Latin-1; no person means that."""
     for text in ("name=Größe", "\ufeffname=Größe"):
         (tmp_path / "f").write_text(text, "utf-8")
         assert read_properties(read_text(tmp_path / "f"), "f") == {"name": "Größe"}
