@@ -134,8 +134,7 @@ class Broker:
         self.options = options
         self.config: BrokerConfig = options.config
         self.directory = directory
-        self.cluster_id = directory.cluster_id
-        self.node_id = directory.description.node_id
+        self.cluster_id, self.node_id = directory.cluster_id, directory.description.node_id
         self.generation = generation
         self.host, self.port = options.advertise or options.listen
         self.metrics = BrokerMetrics()
@@ -425,8 +424,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     plugins.authorizer_factory(options.config["authorizer.class.name"])
-    mode, node_id = options.directory_mode, options.node_id
-    with DataDirectory.open(options.data_dir, *options.engines, mode=mode, node_id=node_id) as directory:
+    with DataDirectory.open(options.data_dir, *options.engines, **options.of_directory) as directory:
         options.config.is_node(directory.description.node_id)
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
