@@ -30,7 +30,16 @@ from kbroker.settings.broker_sasl import SASL_CONFIGS
 from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
 from kbroker.settings.broker_unserved import instead
 from kbroker.settings.compression import BROKER_COMPRESSION
-from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+from kbroker.settings.definition import (
+    ARRAY_MAX,
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigType,
+    Source,
+    Value,
+    by_name,
+)
 from kbroker.settings.per_listener import parse_name, value_for
 from kbroker.settings.properties import properties
 
@@ -81,6 +90,16 @@ BROKER_CONFIGS: Final = by_name(
         minimum=0,
         doc="Largest accepted record batch, in bytes as sent; default of the topic setting "
         "max.message.bytes.",
+    ),
+    ConfigDef(
+        name="max.decompressed.message.bytes",
+        type=_INT,
+        default=str(ARRAY_MAX),
+        minimum=1,
+        maximum=ARRAY_MAX,
+        dynamic=True,
+        doc="Largest accepted record of a compressed batch, in bytes; default of the topic setting of "
+        "the same name.",
     ),
     ConfigDef(
         name="log.retention.ms",

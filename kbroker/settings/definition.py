@@ -18,6 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = int | float | bool | str | tuple[str, ...]
 INT_MAX = (1 << 31) - 1
+ARRAY_MAX = INT_MAX - 8
+"""The longest array of Java: a default of Kafka that bounds nothing."""
 LONG_MAX = (1 << 63) - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS = {"true": True, "false": False}

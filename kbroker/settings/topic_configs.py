@@ -12,7 +12,7 @@ from typing import Final
 
 from .broker_cleaner import policy_fault
 from .compression import TOPIC_COMPRESSION
-from .definition import LONG_MAX, ConfigDef, ConfigType, by_name
+from .definition import ARRAY_MAX, LONG_MAX, ConfigDef, ConfigType, by_name
 from .queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
@@ -93,6 +93,16 @@ TOPIC_CONFIGS: Final = by_name(
         minimum=0,
         synonyms=(("message.max.bytes", 1),),
         doc="Largest accepted record batch, in bytes as sent (compressed, if it is).",
+    ),
+    ConfigDef(
+        name="max.decompressed.message.bytes",
+        type=_INT,
+        default=str(ARRAY_MAX),
+        minimum=1,
+        maximum=ARRAY_MAX,
+        synonyms=(("max.decompressed.message.bytes", 1),),
+        doc="Largest accepted record of a compressed batch, in bytes. Below the default, every "
+        "compressed batch is opened.",
     ),
     ConfigDef(
         name="message.timestamp.type",

@@ -163,6 +163,14 @@ def test_no_turn_is_long_without_rights(without_rights: Judge, short_turns: int,
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("api", sorted(READS))
+def test_no_turn_is_long_near_the_bound_without_rights(without_rights: Judge, api: str) -> None:
+    (its,) = (each for each in APIS.values() if each.module == api)
+    many = BOUNDS[its.key].rows // 3 - 10
+    assert complaints(api, without_rights.of_api(its, its.last, many, "many rows")) == []
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
 def test_no_turn_is_long_near_the_bound(tmp_path: Path, api: Api) -> None:
     """A third of the bound, as rows have rows of their own. For requests that change something: a

@@ -47,6 +47,7 @@ from kbroker.formats.state import (
 from kbroker.formats.state import Topic as TopicRecord
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.settings.definition import ARRAY_MAX
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.settings.topic import is_compacted
 from kbroker.settings.topic_configs import DEAD_LETTERS
@@ -486,6 +487,7 @@ class Topics:
 
 def batch_rules(config: TopicConfig) -> BatchRules:
     codec, codec_level = stored_codec(config)
+    max_record_bytes = config["max.decompressed.message.bytes"]
     return BatchRules(
         max_message_bytes=config["max.message.bytes"],
         # internal.segment.bytes is lower, and cuts segments only.
@@ -493,7 +495,13 @@ def batch_rules(config: TopicConfig) -> BatchRules:
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
-        check_payload=config["kbroker.payload.check"] or is_compacted(config) or codec is not None,
+        check_payload=(
+            config["kbroker.payload.check"]
+            or is_compacted(config)
+            or codec is not None
+            or max_record_bytes < ARRAY_MAX
+        ),
+        max_record_bytes=max_record_bytes,
         needs_keys=is_compacted(config),
         codec=codec,
         codec_level=codec_level,
