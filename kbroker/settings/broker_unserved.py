@@ -48,8 +48,6 @@ remove it: requests that wait leave nothing to purge
     delete.records.purgatory.* fetch.purgatory.* producer.purgatory.* share.fetch.purgatory.*
 remove it: DescribeTopicPartitions answers at most 2000 partitions at a time, Kafka's default
     max.request.partition.size.limit
-remove it: records are limited as they are sent, by message.max.bytes
-    max.decompressed.message.bytes
 remove it: there is no remote storage
     follower.fetch.last.tiered.offset.enable log.local.* log.remote.* remote.*
 remove it: engines decide how to lay out and index their files
