@@ -76,7 +76,7 @@ from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
 from kbroker.process import prepare_process, settle_memory
-from kbroker.settings.altering import NODE_ID, BrokerConfig
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
@@ -121,7 +121,6 @@ class BrokerStatistics:
 class Broker:
     """A running broker. `host` and `port`: the address for clients (but see Request.advertised)."""
 
-    node_id = NODE_ID
     closing = False
 
     def __init__(
@@ -135,7 +134,7 @@ class Broker:
         self.options = options
         self.config: BrokerConfig = options.config
         self.directory = directory
-        self.cluster_id = directory.cluster_id
+        self.cluster_id, self.node_id = directory.cluster_id, directory.description.node_id
         self.generation = generation
         self.host, self.port = options.advertise or options.listen
         self.metrics = BrokerMetrics()
@@ -425,7 +424,8 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     plugins.authorizer_factory(options.config["authorizer.class.name"])
-    with DataDirectory.open(options.data_dir, *options.engines, mode=options.directory_mode) as directory:
+    with DataDirectory.open(options.data_dir, *options.engines, **options.of_directory) as directory:
+        options.config.is_node(directory.description.node_id)
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with starting(options.data_dir):

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import (
     BROKER_CONFIGS,
-    NODE_ID,
-    STARTED_WITH,
     BrokerConfig,
     Setting,
+    SettingsRefused,
     file_settings,
 )
+from kbroker.settings.broker_unserved import REMOVE, instead
 from kbroker.settings.definition import ConfigDef, ConfigType, Source, to_text
 from kbroker.settings.group import GroupConfig, check_group_values, reset_duration_ms
 from kbroker.settings.group_configs import GROUP_CONFIGS
@@ -31,7 +31,6 @@ from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 __all__ = [
     "CONFIGS",
-    "NODE_ID",
     "BrokerConfig",
     "ConfigChange",
     "ConfigRow",
@@ -39,6 +38,7 @@ __all__ = [
     "Operation",
     "Scope",
     "Setting",
+    "SettingsRefused",
     "Source",
     "Synonym",
     "TopicConfig",
@@ -273,8 +273,8 @@ def _instead(scope: Scope, name: str) -> str:
     if scope is Scope.BROKER and name in BROKER_CONFIGS:
         how = f"`kbroker start --config {name}=VALUE`, or a line {name}=VALUE in the file of --config-file"
         return f". It is read at start only: set it with {how}, and restart the broker"
-    if scope is Scope.BROKER and name in STARTED_WITH:
-        return f". It is no setting of the running broker: at its start {STARTED_WITH[name]}"
+    if scope is Scope.BROKER and (advice := instead(name)):
+        return f". kbroker has no such setting: {advice.removeprefix(REMOVE)}"
     same = [
         each.name for each in CONFIGS[scope].values() if name in (synonym for synonym, _ in each.synonyms)
     ]

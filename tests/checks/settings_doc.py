@@ -15,9 +15,9 @@ HEAD = """# Settings
 
 Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`,
 `settings/broker_groups.py`, `settings/broker_listeners.py`, `settings/broker_sasl.py`,
-`settings/broker_oauth.py`, `settings/broker_cleaner.py`, `settings/compression.py`,
-`settings/topic_configs.py`, `settings/group_configs.py` and `settings/queue.py` by `make docs`; do not
-edit.
+`settings/broker_oauth.py`, `settings/broker_cleaner.py`, `settings/broker_cluster.py`,
+`settings/compression.py`, `settings/topic_configs.py`, `settings/group_configs.py` and
+`settings/queue.py` by `make docs`; do not edit.
 
 Names, defaults and bounds are Kafka's; kbroker's own settings begin with `kbroker.`. A setting works or
 is refused: unknown names and values out of bounds stop the start of a broker, and are answered with
@@ -28,9 +28,12 @@ SECTIONS = {
     Scope.BROKER: """## Broker
 
 Set with `kbroker start --config name=value` (may be repeated), in the environment variable
-`KBROKER_START_CONFIG`, or in a file of `name=value` lines (`--config-file FILE`; lines that begin with
-`#` or `!` are comments). The command line wins over the environment, and the environment over the file
-([more](cli.md#kbroker-start)).
+`KBROKER_START_CONFIG`, or in a file of `name=value` lines (`--config-file FILE`). The command line wins
+over the environment, and the environment over the file ([more](cli.md#kbroker-start)).
+
+The file may be [a server.properties of Kafka](cli.md#a-file-of-kafka). Each of Kafka's settings that is
+not listed here is refused, with what to do instead. Settings with one allowed value describe what kbroker
+does anyway.
 
 Settings marked *dynamic* can be altered on the running broker, for this broker
 (`kbroker configs set --broker 1 NAME=VALUE`, or any Kafka tool) or for all (`--broker ""`). The change

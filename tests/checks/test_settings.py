@@ -16,6 +16,7 @@ TABLES = {
     "settings/broker.py",
     "settings/topic_configs.py",
     "settings/group_configs.py",
+    "settings/broker_cluster.py",
     "settings/broker_groups.py",
     "settings/broker_share_groups.py",
 }
