@@ -3,8 +3,9 @@ next request of every client is decided with it.
 
 A row for each, in the order of the request; a refused one does not affect the others. An entry that
 exists is no error. As in Kafka, unknown types of principals, operations that the resource does not
-have and an empty host are accepted; they match nothing. Needs ALTER on the cluster (31 in every
-row). Without an authorizer that uses ACLs every row is SECURITY_DISABLED.
+have and hosts that are no address are accepted; they match nothing. An empty host, and a range of
+addresses that is none, are 42. Needs ALTER on the cluster (31 in every row). Without an authorizer
+that uses ACLs every row is SECURITY_DISABLED.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kbroker.api.authorization import check_cluster
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from kbroker.security.hosts import check_host
 from kbroker.security.principals import parse_principal
 
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
@@ -72,6 +74,7 @@ def _acl(row: Any) -> Acl:
     else:
         try:
             parse_principal(row.principal)
+            check_host(row.host)
         except ValueError as error:
             wrong = str(error)
     if wrong is not None:

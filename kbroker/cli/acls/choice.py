@@ -123,7 +123,8 @@ def user_options(function: F) -> F:
             metavar="ADDRESS",
             multiple=True,
             callback=each_not_blank,
-            help="Only from this IP address; may be repeated.  [default: from any]",
+            help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8; may be "
+            "repeated.  [default: from any]",
         ),
         click.option(
             "--user",
@@ -160,6 +161,33 @@ def resources_of(
         ),
         prefixed,
     )
+
+
+def check_new(resources: Resources, users: tuple[str, ...], hosts: tuple[str, ...]) -> None:
+    """Raises UsageError for a new entry that would match no client or no topic. Such entries can
+    still be listed and removed."""
+    from kbroker.protocol.topic_names import is_legal, is_legal_prefix
+    from kbroker.security.acls import ResourceType
+    from kbroker.security.hosts import check_host, is_address, is_range
+
+    for user in users:
+        if user.startswith("User:"):
+            raise click.UsageError(f"--user {user}: only the name is needed, {user.removeprefix('User:')}")
+    may_exist = is_legal_prefix if resources.prefixed else is_legal
+    for kind, name in resources.named:
+        if kind is ResourceType.TOPIC and name != _ALL and not may_exist(name):
+            raise click.UsageError(
+                f"--topic {name}: no topic has such a name; --prefixed means every name that begins so"
+            )
+    for host in hosts:
+        if host != _ALL and not is_address(host) and not is_range(host):
+            raise click.UsageError(
+                f"--host {host}: an IP address is needed, or a range of addresses such as 10.0.0.0/8"
+            )
+        try:
+            check_host(host)
+        except ValueError as error:
+            raise click.UsageError(f"--host {host}: {error}") from None
 
 
 def entries(
