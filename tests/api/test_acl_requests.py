@@ -282,7 +282,7 @@ async def test_stored_ranges_are_named_at_the_start(
 async def test_a_stored_text_that_is_no_range_matches_no_client(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ACL-2, ACL-7: earlier versions took any text."""
+    """ACL-2, ACL-6: earlier versions took any text."""
     loose = entry("User:*", Operation.ALL, "orders", permission=Permission.DENY, host="10.0.0.0/33")
     async with connect("segment", AUTHORIZER) as client:
         await client.broker.acls.create([loose, entry("User:bob", Operation.READ, "orders")])
@@ -302,7 +302,7 @@ async def test_a_stored_text_that_is_no_range_matches_no_client(
 async def test_the_start_names_only_so_many(
     connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ACL-7"""
+    """ACL-6"""
     monkeypatch.setattr(acl_lines, "MOST_NAMED", 2)
     caplog.set_level(logging.INFO)
     denied = {"permission_type": 2, "host": "localhost"}
@@ -346,7 +346,7 @@ async def test_the_start_names_only_so_many(
 async def test_an_entry_that_denies_nothing_is_a_warning(
     changes: dict[str, Any], why: str | None, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ACL-7: when it is created, and at each start; one that allows nothing is not."""
+    """ACL-6: when it is created, and at each start; one that allows nothing is not."""
     async with connect("segment", AUTHORIZER) as client:
         assert await create(client, acl(**changes, permission_type=3)) == [(0, "")]
         assert "because" not in caplog.text

@@ -82,7 +82,7 @@ def clients(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def test_each_client_is_judged_by_its_address(
     host: str, concerned: set[str], broker: RunningBroker, clients: dict[str, Connection]
 ) -> None:
-    """Decisions are remembered for each address. The same holds for stored entries after a start."""
+    """Decisions are remembered for each address."""
 
     def readers() -> set[str]:
         for _ in range(2):
