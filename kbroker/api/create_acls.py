@@ -17,7 +17,6 @@ from kbroker.api.authorization import check_cluster
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
-from kbroker.security.hosts import check_host
 from kbroker.security.principals import parse_principal
 
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
@@ -58,6 +57,7 @@ def _acl(row: Any) -> Acl:
     kind, name = ResourceType(row.resource_type), row.resource_name
     pattern, operation = PatternType(row.resource_pattern_type), Operation(row.operation)
     permission = Permission(row.permission_type)
+    acl = Acl(kind, pattern, name, row.principal, row.host, operation, permission)
     wrong = None
     if kind is ResourceType.CLUSTER and name != CLUSTER_NAME:
         wrong = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
@@ -74,9 +74,9 @@ def _acl(row: Any) -> Acl:
     else:
         try:
             parse_principal(row.principal)
-            check_host(row.host)
+            acl.check_host()
         except ValueError as error:
             wrong = str(error)
     if wrong is not None:
         raise KafkaError(ErrorCode.invalid_request, wrong)
-    return Acl(kind, pattern, name, row.principal, row.host, operation, permission)
+    return acl

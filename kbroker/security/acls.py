@@ -34,6 +34,7 @@ from kbroker.security.hosts import (
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only resource of the kind CLUSTER."""
 ANYONE: Final = "User:*"
+_RANGES: Final = "expected an IPv4 address with /0 to /32, or an IPv6 address with /0 to /128"
 
 
 class ResourceType(IntEnum):
@@ -131,10 +132,14 @@ class Acl(_Fields):
     @cached_property
     def range(self) -> AddressRange | None:
         """The range that `host` means; None if it means none. Entries of a table have parsed it."""
-        try:
-            return parse_range(self.host)
-        except ValueError:
-            return None
+        return parse_range(self.host)
+
+    def check_host(self) -> None:
+        """Of a new entry. Raises ValueError with Kafka's words."""
+        if not self.host:
+            raise ValueError("Host pattern cannot be null or empty")
+        if is_range(self.host) and self.range is None:
+            raise ValueError(f"Invalid CIDR notation '{self.host}': {_RANGES}")
 
     def is_for(self, principal: str, host: str) -> bool:
         """Whether it concerns this principal at this address (canonical)."""

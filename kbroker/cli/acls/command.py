@@ -128,8 +128,8 @@ def add(
     if role and deny:
         raise click.UsageError(f"--{role} and --deny exclude each other")
     resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
-    check_new(resources, users, hosts)
     wanted = entries(resources, role, users, hosts, operations, _permission(deny))
+    check_new(wanted)
     with entries_at(bootstrap, data_dir) as present:
         results = present.create(wanted)
     added = [acl for acl, error in zip(wanted, results, strict=True) if error is None]
