@@ -6,7 +6,7 @@ from functools import partial
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.security.acls import Acl, AclTable, Operation, PatternType, Permission, ResourceType
@@ -66,6 +66,7 @@ def model(
     return is_open and not found
 
 
+@settings(max_examples=300)
 @given(
     st.lists(acls(), max_size=8),
     st.sampled_from([ALICE, BOB]),
@@ -77,6 +78,7 @@ def model(
 def test_decisions_are_those_of_the_model(
     entries: list[Acl], principal: Principal, host: str, operation: Operation, name: str, is_open: bool
 ) -> None:
+    """ACL-1, ACL-3, for hosts."""
     made = authorizer(*entries, opens_unlisted=is_open)
     expected = model(entries, principal, host, operation, name, is_open=is_open)
     assert made.allows(principal, host, operation, TOPIC, name) is expected
