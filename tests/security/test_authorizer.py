@@ -66,7 +66,7 @@ def model(
     return is_open and not found
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(acls(), max_size=8),
     st.sampled_from([ALICE, BOB]),

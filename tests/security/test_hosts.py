@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.security import hosts
@@ -91,6 +91,7 @@ def test_an_address_is_for_its_client_in_every_spelling(text: str) -> None:
 _ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
 
 
+@settings(deadline=None)
 @given(_ADDRESSES, st.integers(0, 128), st.data())
 def test_a_range_is_the_network_of_python(
     address: IPv4Address | IPv6Address, bits: int, data: st.DataObject
