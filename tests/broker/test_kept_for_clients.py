@@ -21,8 +21,9 @@ from kbroker.broker.logs.fetch_sessions import INITIAL_EPOCH, FetchPartition, Fe
 from kbroker.broker.logs.missing_topics import MissingTopics
 from kbroker.errors import KafkaError
 from kbroker.groups.consumer.subscriptions import Subscriptions
-from kbroker.security.acls import Operation, ResourceType, canonical_host
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.authorizer import StandardAuthorizer
+from kbroker.security.hosts import canonical_host
 from kbroker.security.metering import Meter
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.quotas import CLIENT_ID, PRODUCER_BYTE_RATE, QuotaTable, entity_of

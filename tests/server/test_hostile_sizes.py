@@ -47,7 +47,7 @@ CHANGES: Final[dict[str, int]] = {
     "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 6,
     "create_topics": 215, "delete_topics": 90, "delete_records": 95, "init_producer_id": 0,
     "add_partitions_to_txn": 135, "add_offsets_to_txn": 0, "end_txn": 0, "write_txn_markers": 115,
-    "txn_offset_commit": 90, "create_acls": 85, "delete_acls": 220, "alter_configs": 100,
+    "txn_offset_commit": 90, "create_acls": 115, "delete_acls": 220, "alter_configs": 100,
     "create_partitions": 80, "delete_groups": 65, "incremental_alter_configs": 105, "offset_delete": 80,
     "alter_client_quotas": 65, "alter_user_scram_credentials": 90, "consumer_group_heartbeat": 70,
     "share_group_heartbeat": 75, "share_acknowledge": 60, "initialize_share_group_state": 155,
