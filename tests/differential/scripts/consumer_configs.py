@@ -30,7 +30,7 @@ def defaults(s: Session) -> None:
     shown(s, f"{s.name}-g", SESSION, HEARTBEAT, synonyms=False)
 
 
-@script()
+@script("CFG-22")
 def of_the_assignor_s_thread(s: Session) -> None:
     for name in (OFFLOAD, "share.assignor.offload.enable"):
         shown(s, f"{s.name}-g", name)
