@@ -2,8 +2,8 @@
 
 Names are those of Python's loggers, which are the modules of kbroker and of its libraries, and the
 packages above them: a level of `kbroker.server` is that of all modules below it, unless they have
-their own. `root` is above all. A level lasts until the broker stops; `--log-level` is the level of
-`root` at the start.
+their own. `root` is above all. A level lasts until the broker stops; that of `root` is at the start
+`--log-level`, which SIGHUP may read again.
 
 | Kafka | TRACE | DEBUG | INFO | WARN | ERROR | FATAL |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -57,7 +57,7 @@ REFUSED = {
     "describe_user_scram_credentials": {CLUSTER},
     "alter_user_scram_credentials": {CLUSTER},
     "describe_configs": {TOPIC, CLUSTER, GROUP},
-    "alter_configs": {TOPIC, CLUSTER, GROUP},
+    "alter_configs": {TOPIC, CLUSTER, GROUP, ErrorCode.invalid_request},  # loggers need the other API
     "incremental_alter_configs": {TOPIC, CLUSTER, GROUP},
     "describe_log_dirs": {CLUSTER},
     "create_partitions": {TOPIC},
