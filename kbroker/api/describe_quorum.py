@@ -10,6 +10,7 @@ With an authorizer it needs DESCRIBE on the cluster (31 without rows).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kbroker.api.authorization import allows_on_cluster, refusal
@@ -33,21 +34,24 @@ _UNKNOWN: Final = {
 
 
 def handle(request: Request) -> Message:
+    code, message = ErrorCode.none, None
+    topics: list[Message] = []
+    nodes: list[Message] = []
     if not allows_on_cluster(request, Operation.DESCRIBE):
         error = refusal(ResourceType.CLUSTER)
-        return {"error_code": error.code, "error_message": error.message, "topics": (), "nodes": ()}
-    asked = [(topic.topic_name, [row.partition_index for row in topic.partitions])
-             for topic in request.body.topics[:2]]  # fmt: skip
-    if asked == [(_METADATA, [0])]:
-        topics = [{"topic_name": _METADATA, "partitions": [_quorum(request)]}]
-        return {
-            "error_code": ErrorCode.none,
-            "error_message": None,
-            "topics": topics,
-            "nodes": [_node(request)],
-        }
-    topics = [_unknown(topic) for topic in request.body.topics]
-    return {"error_code": ErrorCode.none, "error_message": None, "topics": topics, "nodes": ()}
+        code, message = error.code, error.message
+    elif _is_of_metadata(request.body.topics):
+        topics.append({"topic_name": _METADATA, "partitions": [_quorum(request)]})
+        nodes.append(_node(request))
+    else:
+        topics += map(_unknown, request.body.topics)
+    return {"error_code": code, "error_message": message, "topics": topics, "nodes": nodes}
+
+
+def _is_of_metadata(topics: Sequence[Any]) -> bool:
+    return len(topics) == 1 and (
+        (topics[0].topic_name, [row.partition_index for row in topics[0].partitions]) == (_METADATA, [0])
+    )
 
 
 def _starts(broker: Broker) -> int:

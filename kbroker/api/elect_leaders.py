@@ -28,12 +28,11 @@ _UNKNOWN: Final = KafkaError(ErrorCode.unknown_topic_or_partition, "There is no 
 def handle(request: Request) -> Message:
     asked = request.body.topic_partitions
     error = refused(request, Operation.ALTER) or _wrong_type(request.body)
+    results: Iterable[Message] = ()
     if asked is not None:
         results = (_result(request, each, error) for each in asked)
     elif error is None:
         results = (_row(name, ()) for name in [topic.name for topic in request.broker.topics])
-    else:
-        results = iter(())
     return {
         "error_code": ErrorCode.none if error is None else error.code,
         "replica_election_results": results,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,9 @@ from tests.kafka_tools.java import MISSING, TOOLS, Ended, run
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 
-REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
-
 
 @pytest.fixture(scope="module")
-def broker() -> object:
+def broker() -> Iterator[RunningBroker]:
     with open_test_broker(storage="segment") as running:
         running.create_topic("orders", partitions=2)
         yield running
