@@ -109,7 +109,7 @@ async def test_this_broker_is_the_quorum(connect: Connect, version: int) -> None
 
 @pytest.mark.parametrize("version", versions("update_features"))
 async def test_levels_are_fixed(connect: Connect, version: int) -> None:
-    """BASE-95, BASE-96: those that ApiVersions calls final can be asked for again."""
+    """BASE-95, BASE-96: those that ApiVersions calls final can be requested again."""
     async with connect() as client:
         same = [(name, final) for name, _, _, final in FEATURES]
         for levels, code in ((same, ErrorCode.none), ([*same, ("x", 1)], ErrorCode.invalid_update_version)):
