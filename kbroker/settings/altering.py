@@ -48,6 +48,8 @@ __all__ = [
     "describe",
     "describe_broker_default",
     "file_settings",
+    "refuse_duplicates",
+    "refuse_nulls",
     "replace_all",
     "reset_duration_ms",
 ]
@@ -156,8 +158,8 @@ def alter_incrementally(
     For `Scope.BROKER`, `broker_name` is the resource's name: "" for changes to all
     brokers.
     """
-    _refuse_duplicates([change.name for change in changes])
-    _refuse_nulls(
+    refuse_duplicates([change.name for change in changes])
+    refuse_nulls(
         [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
     )
     result = dict(stored)
@@ -181,8 +183,8 @@ def replace_all(
 ) -> dict[str, str]:
     """The configs to store for a resource after an AlterConfigs, which removes all that it does not
     name. Raises KafkaError."""
-    _refuse_duplicates([name for name, _ in entries])
-    _refuse_nulls([name for name, value in entries if value is None])
+    refuse_duplicates([name for name, _ in entries])
+    refuse_nulls([name for name, value in entries if value is None])
     return _checked(
         scope,
         {name: value or "" for name, value in entries},
@@ -243,12 +245,12 @@ def describe_broker_default(broker: BrokerConfig, names: Collection[str] | None 
     return rows
 
 
-def _refuse_duplicates(names: Sequence[str]) -> None:
+def refuse_duplicates(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
 
 
-def _refuse_nulls(names: Sequence[str]) -> None:
+def refuse_nulls(names: Sequence[str]) -> None:
     if names:
         raise KafkaError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(names)}")
 

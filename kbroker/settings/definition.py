@@ -28,6 +28,7 @@ _BOOLEANS = {"true": True, "false": False}
 class ConfigType(IntEnum):
     """The type codes of DescribeConfigs (v3 and later)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -46,6 +47,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    LOGGER = 6
     GROUP = 8
 
 

@@ -34,7 +34,10 @@ KEYS = {api.module: api.key for api in APIS.values()}
 
 READS: Final = frozenset(
     {
-        "api_versions", "consumer_group_describe", "describe_acls", "describe_client_quotas",
+        "alter_partition_reassignments", "alter_replica_log_dirs", "api_versions", "consumer_group_describe",
+        "create_delegation_token", "describe_delegation_token", "describe_quorum", "elect_leaders",
+        "expire_delegation_token", "list_partition_reassignments", "renew_delegation_token",
+        "update_features", "describe_acls", "describe_client_quotas",
         "describe_cluster", "describe_configs", "describe_groups", "describe_log_dirs", "describe_producers",
         "describe_share_group_offsets", "describe_topic_partitions", "describe_transactions",
         "describe_user_scram_credentials", "fetch", "find_coordinator", "list_config_resources",
@@ -42,7 +45,8 @@ READS: Final = frozenset(
         "offset_for_leader_epoch", "read_share_group_state_summary", "share_fetch", "share_group_describe",
     }
 )  # fmt: skip
-"""Their turns are bounded, however many rows they have."""
+"""Their turns are bounded, however many rows they have. Those about a cluster of several brokers
+change nothing either."""
 CHANGES: Final[dict[str, int]] = {
     "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 6,
     "create_topics": 215, "delete_topics": 90, "delete_records": 95, "init_producer_id": 0,

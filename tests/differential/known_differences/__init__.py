@@ -18,6 +18,7 @@ from tests.differential.known_differences import (
     settings,
     share_fetch,
     share_state,
+    tools,
     transactions,
 )
 from tests.differential.known_differences.matching import Difference
@@ -32,6 +33,7 @@ KNOWN: Sequence[Difference] = (
     *groups.KNOWN,
     *compaction.KNOWN,
     *security.KNOWN,
+    *tools.KNOWN,
 )
 
 
