@@ -13,12 +13,12 @@ PREFIX = "errors.deadletterqueue.topic.name.prefix"
 TOPIC = 2
 
 
-@script("DLQ-2", "CFG-20")
+@script("DLQ-2", "CFG-21")
 def names(s: Session) -> None:
     each(s, f"{s.name}-g", NAME, "dlq.x", "", "__x", "__", "_x", "a b", "..", ".", "x" * 250, "ä/ö", " __x")
 
 
-@script("CFG-20")
+@script("CFG-21")
 def copying(s: Session) -> None:
     each(s, f"{s.name}-g", COPIES, "true", "false", "TRUE", "False", "yes", "1", "", " true")
 
@@ -37,7 +37,7 @@ def a_group_s_own_values(s: Session) -> None:
     shown(s, group, NAME, COPIES)
 
 
-@script("CFG-20")
+@script("CFG-21")
 def operations_of_lists(s: Session) -> None:
     change(s, f"{s.name}-g", (NAME, APPEND, "dlq.x"))
     change(s, f"{s.name}-g", (COPIES, APPEND, "true"))
@@ -55,7 +55,7 @@ def altered(s: Session, kind: int, resource: str, name: str, value: str | None, 
     s.call("incremental_alter_configs", 1, resources=rows, validate_only=True)
 
 
-@script("DLQ-3")
+@script("DLQ-3", "CFG-43")
 def of_topics(s: Session) -> None:
     topic = s.topic()
     described(s, TOPIC, topic.name, ENABLE)
@@ -64,7 +64,7 @@ def of_topics(s: Session) -> None:
     described(s, TOPIC, s.topic(errors_deadletterqueue_group_enable="true").name, ENABLE)
 
 
-@script("DLQ-9")
+@script("DLQ-9", "CFG-16")
 def of_the_broker(s: Session) -> None:
     described(s, BROKER, NODE, AUTO_CREATE, PREFIX, ENABLE)
     for value in ("true", "false", "yes", "", None):
