@@ -93,7 +93,7 @@ def kbroker(profile: str, storage: str) -> Iterator[At]:
         with secured_broker(storage) as place:
             yield place
     else:
-        # What is in memory does not survive a restart.
+        # The memory engine does not survive a restart.
         engine = "segment" if profile == "restarts" and storage == "memory" else storage
         with open_test_broker(storage=engine, config=BROKER_CONFIG) as broker:
             yield broker if profile == "restarts" else broker.port
