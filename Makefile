@@ -189,6 +189,7 @@ perf-rivals: .venv-run/.rivals
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
 	$(PY) -m tests.checks.metrics_doc
+	$(PY) -m tests.checks.unserved_doc
 
 clean:
 	rm -rf .venv .venv-run .venv-spark demo-data

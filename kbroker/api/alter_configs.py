@@ -1,7 +1,7 @@
 """AlterConfigs (33), v0-2: replaces all settings of topics, brokers or groups with those given. A
 setting that the request does not name is unset.
 
-The rest is as in IncrementalAlterConfigs, which clients should prefer.
+Loggers are refused (42). The rest is as in IncrementalAlterConfigs, which clients should prefer.
 """
 
 from __future__ import annotations

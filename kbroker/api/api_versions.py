@@ -2,8 +2,8 @@
 
 Only this API answers an unsupported version: with a v0 body, code 35 and its own range (KIP-511).
 An empty or malformed client software name or version is INVALID_REQUEST without ranges. So is a
-cluster id without a node id, or the reverse (v5, KIP-1242); if one of them is wrong, the client is
-told to bootstrap again. Supported
+cluster id without a node id, or the reverse (v5, KIP-1242); if one of them is wrong, the answer is
+REBOOTSTRAP_REQUIRED. Supported
 features whose minimum is 0 are left out below v4, since older Java clients refuse them
 (KAFKA-17492). Features of kbroker's own are supported ones only: nothing about them is finalised.
 """

@@ -1,11 +1,11 @@
-"""The resources that have settings (topic, broker, group) as DescribeConfigs, AlterConfigs and
-IncrementalAlterConfigs see them.
+"""The resources that have settings (topic, broker, group, and the broker's loggers) as
+DescribeConfigs, AlterConfigs and IncrementalAlterConfigs see them.
 
-Only these three types are served: BROKER_LOGGER (8) and CLIENT_METRICS (16) are refused with
-INVALID_REQUEST, as is any other.
+Only these four types are served: CLIENT_METRICS (16) is refused with INVALID_REQUEST, as is any
+other, and BROKER_LOGGER (8) by AlterConfigs.
 
-With an authorizer the operation is needed on the topic or group; brokers, and the types that are
-not served, need it on the cluster.
+With an authorizer the operation is needed on the topic or group; brokers, loggers, and the types
+that are not served, need it on the cluster.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, Final, TypeAlias
 from kbroker.api.authorization import check
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
+from kbroker.broker.logs.flushes import check_flushes
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.state import MAX_GROUP_ID_BYTES
 from kbroker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.settings import loggers
 from kbroker.settings.altering import Scope, check_resource_name
 
 _KINDS: Final = {Scope.TOPIC.value: ResourceType.TOPIC, Scope.GROUP.value: ResourceType.GROUP}
@@ -41,10 +43,18 @@ def scope_of(resource_type: int) -> Scope:
         return Scope(resource_type)
     except ValueError:
         what = (
-            f"Unsupported config resource type {resource_type}: kbroker has settings of topics, brokers "
-            "and groups."
+            f"Unsupported config resource type {resource_type}: kbroker has settings of topics, brokers, "
+            "groups and loggers."
         )
         raise KafkaError(ErrorCode.invalid_request, what) from None
+
+
+def check_loggers_of(name: str, node_id: int) -> None:
+    """Raises INVALID_REQUEST unless `name` is this broker's id. Loggers of all brokers ("") cannot
+    be named."""
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
+    check_resource_name(Scope.BROKER, name, node_id)
 
 
 def find_topic(broker: Broker, name: str) -> Topic:
@@ -55,9 +65,12 @@ def find_topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-async def alter(request: Request, decide: Decide) -> Message:
+async def alter(
+    request: Request, decide: Decide, alter_loggers: Callable[[Any], None] | None = None
+) -> Message:
     """Answer either altering request. Each resource is altered as a whole or refused; with code 0
-    the change is durable and in force."""
+    the change is in force and, but for levels of loggers, durable. `alter_loggers`: the change of
+    the request's resource, unless the request cannot alter loggers."""
     resources = request.body.resources
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     rows = []
@@ -67,8 +80,15 @@ async def alter(request: Request, decide: Decide) -> Message:
         try:
             if counts[key] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            is_logger = resource.resource_type == loggers.RESOURCE_TYPE
+            if is_logger and alter_loggers is None:
+                raise KafkaError(ErrorCode.invalid_request, "Loggers need IncrementalAlterConfigs.")
             check_rights(request, Operation.ALTER_CONFIGS, resource)
-            await _alter_one(request.broker, resource, decide, validate_only=request.body.validate_only)
+            if is_logger and alter_loggers is not None:
+                check_loggers_of(resource.resource_name, request.broker.node_id)
+                alter_loggers(resource)
+            else:
+                await _alter_one(request.broker, resource, decide, validate_only=request.body.validate_only)
         except KafkaError as error:
             code, message = error.code, error.message
         rows.append(
@@ -87,6 +107,7 @@ async def _alter_one(broker: Broker, resource: Any, decide: Decide, *, validate_
             broker.configs.check_group(entries)
         elif scope is Scope.TOPIC:
             broker.topics.check_policy(entries)
+            check_flushes(entries, stored, broker.options.durability)
         if validate_only or entries == stored:
             return
         try:

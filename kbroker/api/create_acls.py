@@ -3,8 +3,9 @@ next request of every client is decided with it.
 
 A row for each, in the order of the request; a refused one does not affect the others. An entry that
 exists is no error. As in Kafka, unknown types of principals, operations that the resource does not
-have and an empty host are accepted; they match nothing. Needs ALTER on the cluster (31 in every
-row). Without an authorizer that uses ACLs every row is SECURITY_DISABLED.
+have and hosts that are no address are accepted; they match nothing. An empty host, and a range of
+addresses that is none, are 42. Needs ALTER on the cluster (31 in every row). Without an authorizer
+that uses ACLs every row is SECURITY_DISABLED.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _acl(row: Any) -> Acl:
     kind, name = ResourceType(row.resource_type), row.resource_name
     pattern, operation = PatternType(row.resource_pattern_type), Operation(row.operation)
     permission = Permission(row.permission_type)
+    acl = Acl(kind, pattern, name, row.principal, row.host, operation, permission)
     wrong = None
     if kind is ResourceType.CLUSTER and name != CLUSTER_NAME:
         wrong = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
@@ -72,8 +74,9 @@ def _acl(row: Any) -> Acl:
     else:
         try:
             parse_principal(row.principal)
+            acl.check_host()
         except ValueError as error:
             wrong = str(error)
     if wrong is not None:
         raise KafkaError(ErrorCode.invalid_request, wrong)
-    return Acl(kind, pattern, name, row.principal, row.host, operation, permission)
+    return acl

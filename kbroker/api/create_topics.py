@@ -9,6 +9,8 @@ has a random topic id, as in Kafka.
 With an authorizer, CREATE on the cluster or on the topic is needed (29, whether or not it exists).
 The answer has the settings only with DESCRIBE_CONFIGS on the topic.
 
+A name whose settings are refused is not created automatically for a while (auto_creation.py).
+
 Not done: the request's timeout (an answer takes as long as the disk does), quotas.
 """
 
@@ -22,6 +24,7 @@ from uuid import UUID, uuid4
 from kbroker.api.authorization import allows_on_topic, has, has_on_cluster
 from kbroker.api.replica_assignments import REPLICATION_FACTOR, check_batch_size, check_replicas
 from kbroker.api.request import Message, Request
+from kbroker.broker.logs.flushes import check_flushes
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.settings.altering import Scope, checked_topic_configs, describe
@@ -63,6 +66,8 @@ async def handle(request: Request) -> Message:
             topic_id = uuid4() if body.validate_only else await _create(request, new)
             rows.append(_row(request, new, topic_id))
         except KafkaError as error:
+            if error.code is ErrorCode.invalid_config and not body.validate_only:
+                request.broker.missing_topics.creation.refused(name, error.message or "")
             rows.append(_error_row(name, error))
     return {"topics": rows}
 
@@ -78,6 +83,7 @@ def _check(request: Request, topic: Any) -> _NewTopic:
     broker.topics.check_creatable(topic.name)
     configs = checked_topic_configs([(config.name, config.value) for config in topic.configs], broker.config)
     broker.topics.check_policy(configs)
+    check_flushes(configs, {}, broker.options.durability)
     if topic.replication_factor == 0 or topic.replication_factor < _DEFAULT:
         what = "Replication factor must be larger than 0, or -1 to use the default value."
         raise KafkaError(ErrorCode.invalid_replication_factor, what)
@@ -128,6 +134,7 @@ async def _create(request: Request, new: _NewTopic) -> UUID:
         topic = await request.broker.topics.create(new.name, new.partitions, new.configs)
     except (NoSpace, StoreFailed) as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+    request.broker.missing_topics.creation.succeeded(new.name)
     return topic.topic_id
 
 

@@ -1,5 +1,5 @@
 """DescribeConfigs (32), v1-4: the effective settings of topics, brokers and groups, with sources,
-synonyms, types and documentation.
+synonyms, types and documentation, and the levels of loggers.
 
 For brokers, this broker's id has all settings, and "" (all brokers) has the altered ones. A group
 need not exist. No keys, or an empty list, means all; unknown keys give no row. An illegal topic
@@ -8,14 +8,14 @@ name is 17, an unknown topic 3.
 With an authorizer a resource needs DESCRIBE_CONFIGS, brokers on the cluster (29, 30 or 31, whether
 or not it exists).
 
-Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
+Not done: CLIENT_METRICS resources (42).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kbroker.api.config_resources import check_rights, find_topic, scope_of
+from kbroker.api.config_resources import check_loggers_of, check_rights, find_topic, scope_of
 from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.topics import check_name
@@ -23,6 +23,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.long_responses import each_once
 from kbroker.security.acls import Operation
 from kbroker.settings.altering import ConfigRow, Scope, check_resource_name, describe, describe_broker_default
+from kbroker.settings.loggers import RESOURCE_TYPE, logger_rows
 
 
 def handle(request: Request) -> Message:
@@ -48,8 +49,12 @@ def _result(request: Request, resource: Any) -> Message:
 
 
 def _describe(broker: Broker, resource: Any) -> list[ConfigRow]:
-    scope, name = scope_of(resource.resource_type), resource.resource_name
+    name = resource.resource_name
     keys = frozenset(resource.configuration_keys or ()) or None
+    if resource.resource_type == RESOURCE_TYPE:
+        check_loggers_of(name, broker.node_id)
+        return logger_rows(keys)
+    scope = scope_of(resource.resource_type)
     if scope is Scope.TOPIC:
         check_name(name)
         return describe(scope, find_topic(broker, name).configs, broker.config, keys)

@@ -1,12 +1,12 @@
 """ListConfigResources (74), v0-1: the resources that have settings. v0 lists client metrics only,
 and there are none.
 
-In v1 topics and this broker are always listed, and groups if they have settings of their own. An
-empty list of types means all; an unknown type is UNSUPPORTED_VERSION, as in Kafka.
+In v1 topics, this broker and its loggers are always listed, and groups if they have settings of
+their own. An empty list of types means all; an unknown type is UNSUPPORTED_VERSION, as in Kafka.
 
 With an authorizer it needs DESCRIBE_CONFIGS on the cluster (31).
 
-Not done: BROKER_LOGGER and CLIENT_METRICS resources; there are none.
+Not done: CLIENT_METRICS resources; there are none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from kbroker.broker.broker import Broker
 from kbroker.errors import ErrorCode
 from kbroker.security.acls import Operation
 from kbroker.settings.altering import Scope
+from kbroker.settings.loggers import RESOURCE_TYPE
 
 _CLIENT_METRICS = 16
 _TYPES_FROM = 1
 _NAMES: dict[int, Callable[[Broker], Iterable[str]]] = {
     Scope.TOPIC.value: lambda broker: sorted([topic.name for topic in broker.topics]),
     Scope.BROKER.value: lambda broker: (str(broker.node_id),),
-    8: lambda _: (),
+    RESOURCE_TYPE: lambda broker: (str(broker.node_id),),
     _CLIENT_METRICS: lambda _: (),
     Scope.GROUP.value: lambda broker: broker.configs.groups_with_configs(),
 }

@@ -99,6 +99,7 @@ async def handle(request: Request) -> Message:
     refused: list[Any] = []
     unique: dict[tuple[str, int], tuple[Any, int]] = {}
     for topic in request.body.topics:
+        await turn.row()
         if not allows_on_topic(request, Operation.DESCRIBE, topic.name):
             refused.append(topic)
             continue

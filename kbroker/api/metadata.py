@@ -2,7 +2,8 @@
 
 Unknown topics are created if the client allows it and auto.create.topics.enable is on. Unlike in
 Kafka, the first answer already has the new topic. A request may create as many partitions as
-CreateTopics. With more, every unknown topic is POLICY_VIOLATION.
+CreateTopics. With more, every unknown topic is POLICY_VIOLATION. A name whose settings CreateTopics
+has refused stays UNKNOWN_TOPIC_OR_PARTITION for a while (auto_creation.py).
 
 By id from v12 (v10 and v11 have the field but must not use it). An unknown id is UNKNOWN_TOPIC_ID
 with a null name. If any topic has an id, names are ignored. An empty list means all topics in v0,
@@ -24,6 +25,7 @@ from kbroker.api.authorized_operations import NOT_REQUESTED, cluster_operations,
 from kbroker.api.replica_assignments import check_batch_size
 from kbroker.api.request import Message, Request
 from kbroker.api.turns import RowTurn
+from kbroker.broker.logs.missing_topics import client_at
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.security.acls import Operation
@@ -125,7 +127,8 @@ async def _created_row(request: Request, name: str, new_topics: int) -> Message:
         partitions: int = request.broker.config["num.partitions"]
         check_batch_size(partitions * new_topics)
         request.broker.disk_floor.check_room()
-        return topic_row(request, await request.broker.topics.create(name, partitions, {}))
+        client = client_at(request.client_id or "", request.connection.client_host)
+        return topic_row(request, await request.broker.missing_topics.creation.create(name, {}, client))
     except KafkaError as error:
         # Another connection is creating it: the client retries.
         if error.code is ErrorCode.topic_already_exists:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from itertools import islice
 from uuid import UUID
 
-from kbroker.api.authorization import allows_on_cluster
+from kbroker.api.authorization import allows_on_cluster, refusal
 from kbroker.api.request import Message, Request
-from kbroker.api.share_state_rows import add, answer, answer_of, each_asked, refused
+from kbroker.api.share_state_rows import add, answer_of, each_asked
 from kbroker.api.turns import pause
 from kbroker.errors import ErrorCode
-from kbroker.security.acls import Operation
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.share.persister import ReadRequest, SummaryResult
 from kbroker.turns import ROWS_A_TURN
 
@@ -29,14 +29,17 @@ in the log."""
 
 
 async def handle(request: Request) -> Message:
-    if not allows_on_cluster(request, Operation.CLUSTER_ACTION):
-        return answer(refused(request.body, SummaryResult), _summary)
+    refused = None if allows_on_cluster(request, Operation.CLUSTER_ACTION) else refusal(ResourceType.CLUSTER)
     requests = each_asked(request.body, lambda partition, row: ReadRequest(partition, row.leader_epoch))
     topics: dict[UUID, dict[int, SummaryResult]] = {}
     while some := list(islice(requests, ROWS_A_TURN)):
         if topics:
             await pause()
-        add(await request.broker.persister.read_summary(request.body.group_id, some), topics)
+        if refused is None:
+            results = await request.broker.persister.read_summary(request.body.group_id, some)
+        else:
+            results = [SummaryResult(each.partition, refused.code, refused.message) for each in some]
+        add(results, topics)
     return answer_of(topics, _summary)
 
 

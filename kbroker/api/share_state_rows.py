@@ -60,7 +60,7 @@ def answer_of(topics: Mapping[UUID, Mapping[int, R]], more: Callable[[R], Messag
         return {"partition": result.partition.partition, **error, **more(result)}
 
     return {
-        "results": [
+        "results": (
             {"topic_id": topic_id, "partitions": map(row, rows.values())} for topic_id, rows in topics.items()
-        ]
+        )
     }

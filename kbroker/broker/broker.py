@@ -76,7 +76,7 @@ from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
 from kbroker.process import prepare_process, settle_memory
-from kbroker.settings.altering import NODE_ID, BrokerConfig
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
@@ -121,7 +121,6 @@ class BrokerStatistics:
 class Broker:
     """A running broker. `host` and `port`: the address for clients (but see Request.advertised)."""
 
-    node_id = NODE_ID
     closing = False
 
     def __init__(
@@ -135,7 +134,7 @@ class Broker:
         self.options = options
         self.config: BrokerConfig = options.config
         self.directory = directory
-        self.cluster_id = directory.cluster_id
+        self.cluster_id, self.node_id = directory.cluster_id, directory.description.node_id
         self.generation = generation
         self.host, self.port = options.advertise or options.listen
         self.metrics = BrokerMetrics()
@@ -150,7 +149,7 @@ class Broker:
         least_bytes = self.config["kbroker.disk.min.free.bytes"]
         self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store, state_store)
         self.topics = self._topics()
-        self.missing_topics = MissingTopics(self.topics)
+        self.missing_topics = MissingTopics(self.topics, self.config)
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
         self.producer_ids = ProducerIds(state_store, self.state_commits)
@@ -311,7 +310,7 @@ class Broker:
             self.configs,
             self.share_partitions,
             self.persister,
-            DeadLetterWriter(self.topics, self.config, self.disk_floor),
+            DeadLetterWriter(self.topics, self.config, self.disk_floor, self.missing_topics.creation),
             self.state_commits,
             self.background,
         )
@@ -425,7 +424,8 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     plugins.authorizer_factory(options.config["authorizer.class.name"])
-    with DataDirectory.open(options.data_dir, *options.engines, mode=options.directory_mode) as directory:
+    with DataDirectory.open(options.data_dir, *options.engines, **options.of_directory) as directory:
+        options.config.is_node(directory.description.node_id)
         # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with starting(options.data_dir):
@@ -458,7 +458,7 @@ def _recover(
     broker.security.credentials.load()
     broker.acls.load()
     broker.quotas.load()
-    load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
+    load_topics(broker.topics, log_store, state_store, adopt=options.adopt, durability=options.durability)
     broker.share_group_service.load(state_store)
     broker.consumer_group_service.load(state_store)
     broker.dead_letters.load(state_store)

@@ -23,7 +23,7 @@ from kbroker.groups.classic.messages import ClassicGroupSettings
 from kbroker.groups.consumer.messages import ConsumerGroupSettings, MigrationPolicy
 from kbroker.groups.offsets.messages import OffsetsSettings
 from kbroker.groups.share.messages import ShareGroupSettings
-from kbroker.settings.altering import NODE_ID, BrokerConfig, GroupConfig
+from kbroker.settings.altering import BrokerConfig, GroupConfig
 from kbroker.settings.queue import (
     ASSIGNMENT,
     IN_FLIGHT_LIMIT,
@@ -80,6 +80,7 @@ class ConfigsStatistics:
 class Configs:
     """The settings of this broker and its groups.
 
+    - `broker`: the broker's own settings
     - `parks_records`: whether the persister and the store below it keep parked records
     - `finds_keys`: whether they find them by their keys as well
     - `group_watchers`: each is called with the id of a group whose settings were altered, or with
@@ -97,7 +98,7 @@ class Configs:
         parks_records: bool = False,
         finds_keys: bool = False,
     ) -> None:
-        self._broker = config
+        self.broker = config
         self._store = state_store
         self._state = state
         self._stored: dict[str, Mapping[str, str]] = {}
@@ -111,7 +112,7 @@ class Configs:
 
     def statistics(self) -> ConfigsStatistics:
         return ConfigsStatistics(
-            len(self._groups), len(self._broker.dynamic) + len(self._broker.dynamic_default)
+            len(self._groups), len(self.broker.dynamic) + len(self.broker.dynamic_default)
         )
 
     def load(self) -> None:
@@ -130,24 +131,24 @@ class Configs:
             self._put_group(group_id, entries)
 
     def _load_dynamic(self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
-        for left_out in self._broker.set_dynamic_where_it_fits(dynamic_default, dynamic):
+        for left_out in self.broker.set_dynamic_where_it_fits(dynamic_default, dynamic):
             logger.warning(
                 "an altered broker setting does not apply, since it does not fit the others any more: %s",
                 left_out,
             )
-        altered = {**self._broker.dynamic_default, **self._broker.dynamic}
-        for name in sorted(self._broker.static.keys() & altered.keys()):
-            if altered[name] != self._broker.static[name]:
+        altered = {**self.broker.dynamic_default, **self.broker.dynamic}
+        for name in sorted(self.broker.static.keys() & altered.keys()):
+            if altered[name] != self.broker.static[name]:
                 logger.info(
                     "%s=%s was altered while running and overrides the %s of this start; to undo that: %s",
-                    name, altered[name], self._broker.static[name], self._deletion(name),
+                    name, altered[name], self.broker.static[name], self._deletion(name),
                 )  # fmt: skip
 
     def _deletion(self, name: str) -> str:
         """The commands after which the value given at start applies. A value altered for this
         broker hides one altered for all brokers."""
-        layers = {str(NODE_ID): self._broker.dynamic, '""': self._broker.dynamic_default}
-        static = self._broker.static[name]
+        layers = {str(self.broker["node.id"]): self.broker.dynamic, '""': self.broker.dynamic_default}
+        static = self.broker.static[name]
         set_by = [broker for broker, layer in layers.items() if layer.get(name, static) != static]
         return " && ".join(f"kbroker configs delete --broker {broker} {name}" for broker in set_by)
 
@@ -199,7 +200,7 @@ class Configs:
             self._groups.pop(group_id, None)
             return
         self._stored[group_id] = dict(entries)
-        self._groups[group_id] = GroupConfig(entries, self._broker)
+        self._groups[group_id] = GroupConfig(entries, self.broker)
         for line in self._doubts(group_id):
             logger.warning(*line)
 
@@ -258,18 +259,13 @@ class Configs:
             session_timeout_ms=config["share.session.timeout.ms"],
             heartbeat_interval_ms=config["share.heartbeat.interval.ms"],
             assignment_interval_ms=config["share.assignment.interval.ms"],
-            initialize_retry_interval_ms=self._broker["group.share.initialize.retry.interval.ms"],
-            max_size=self._broker["group.share.max.size"],
+            initialize_retry_interval_ms=self.broker["group.share.initialize.retry.interval.ms"],
+            max_size=self.broker["group.share.max.size"],
             assignor=config[ASSIGNMENT],
         )
 
-    def longest_lock_ms(self) -> int:
-        """The broker's upper bound of lock durations."""
-        longest_ms: int = self._broker["group.share.max.record.lock.duration.ms"]
-        return longest_ms
-
     def max_share_sessions(self) -> int:
-        most: int = self._broker["group.share.max.share.sessions"]
+        most: int = self.broker["group.share.max.share.sessions"]
         return most
 
     def reset_policy(self, group_id: str) -> str:
@@ -279,10 +275,10 @@ class Configs:
 
     def classic_group_settings(self) -> ClassicGroupSettings:
         return ClassicGroupSettings(
-            min_session_timeout_ms=self._broker["group.min.session.timeout.ms"],
-            max_session_timeout_ms=self._broker["group.max.session.timeout.ms"],
-            initial_rebalance_delay_ms=self._broker["group.initial.rebalance.delay.ms"],
-            max_size=self._broker["group.max.size"],
+            min_session_timeout_ms=self.broker["group.min.session.timeout.ms"],
+            max_session_timeout_ms=self.broker["group.max.session.timeout.ms"],
+            initial_rebalance_delay_ms=self.broker["group.initial.rebalance.delay.ms"],
+            max_size=self.broker["group.max.size"],
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
@@ -292,15 +288,15 @@ class Configs:
             session_timeout_ms=config["consumer.session.timeout.ms"],
             heartbeat_interval_ms=config["consumer.heartbeat.interval.ms"],
             assignment_interval_ms=config["consumer.assignment.interval.ms"],
-            max_size=self._broker["group.consumer.max.size"],
-            migration_policy=MigrationPolicy(self._broker["group.consumer.migration.policy"].lower()),
-            classic_max_size=self._broker["group.max.size"],
+            max_size=self.broker["group.consumer.max.size"],
+            migration_policy=MigrationPolicy(self.broker["group.consumer.migration.policy"].lower()),
+            classic_max_size=self.broker["group.max.size"],
         )
 
     def offsets_settings(self) -> OffsetsSettings:
-        retention_ms = self._broker["offsets.retention.minutes"] * 60_000
+        retention_ms = self.broker["offsets.retention.minutes"] * 60_000
         return OffsetsSettings(
-            retention_ms=retention_ms, metadata_max_bytes=self._broker["offset.metadata.max.bytes"]
+            retention_ms=retention_ms, metadata_max_bytes=self.broker["offset.metadata.max.bytes"]
         )
 
     # -- the broker
@@ -308,7 +304,7 @@ class Configs:
 
     def stored_broker(self, name: str) -> Mapping[str, str]:
         """The settings altered for this broker, or for all brokers (`name` "")."""
-        return self._broker.dynamic if name else self._broker.dynamic_default
+        return self.broker.dynamic if name else self.broker.dynamic_default
 
     async def set_broker(self, name: str, entries: Mapping[str, str]) -> None:
         """Replace the settings altered for this broker or, with `name` "", for all brokers. The
@@ -316,9 +312,9 @@ class Configs:
         await self._save(ConfigKey(ResourceType.BROKER, name), entries)
         before = {group_id: self._doubts(group_id) for group_id in self._groups}
         if name:
-            self._broker.set_dynamic(self._broker.dynamic_default, entries)
+            self.broker.set_dynamic(self.broker.dynamic_default, entries)
         else:
-            self._broker.set_dynamic(entries, self._broker.dynamic)
+            self.broker.set_dynamic(entries, self.broker.dynamic)
         self._share_settings.clear()
         for group_id, known in before.items():
             for line in self._doubts(group_id):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from kbroker.settings.altering import BrokerConfig
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 Durability: TypeAlias = Literal["disk", "os"]
 Address: TypeAlias = tuple[str, int]
+
+
+class DirectoryOptions(TypedDict):
+    mode: int
+    node_id: int | None
 
 
 class ReadyInfo(NamedTuple):
@@ -67,6 +72,11 @@ class StartOptions:
         return self.storage, self.state_storage
 
     @property
-    def directory_mode(self) -> int:
-        """The permissions of a new data directory."""
-        return int(self.config["kbroker.data.directory.mode"], 8)
+    def of_directory(self) -> DirectoryOptions:
+        """`mode`: the permissions of a new data directory; `node_id`: the broker's id, or None if
+        the directory decides."""
+        given = "node.id" in self.config.static
+        return {
+            "mode": int(self.config["kbroker.data.directory.mode"], 8),
+            "node_id": self.config["node.id"] if given else None,
+        }

@@ -34,12 +34,12 @@ def say(message: str) -> None:
     click.echo(f"kbroker: {escaped(message)}", err=True)
 
 
-def refuse(problems: Sequence[str]) -> None:
+def refuse(problems: Sequence[str], exit_code: int = REFUSED) -> None:
     """Print a line for each problem and fail; returns only if there is none."""
     for problem in problems[:-1]:
         say(problem)
     if problems:
-        raise CommandFailed(problems[-1])
+        raise CommandFailed(problems[-1], exit_code)
 
 
 def ask(question: str, if_not: str = "nothing was deleted") -> None:

@@ -80,14 +80,13 @@ def _read(context: click.Context, param: click.Parameter, path: Path | None) -> 
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    from kbroker.client.properties import read_properties
     from kbroker.errors import OperatorError
+    from kbroker.settings.properties import read_properties, read_text
 
     try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise OperatorError(f"cannot read {path}: {reason}") from error
+        text = read_text(path)
+    except OSError as error:
+        raise OperatorError(f"cannot read {path}: {error.strerror}") from error
     return read_properties(text, str(path))
 
 

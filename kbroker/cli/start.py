@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
+from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, refuse, say
 from kbroker.cli.params import (
     DEFAULT_BOOTSTRAP,
     Address,
@@ -207,7 +207,7 @@ def _config(
     Raises CommandFailed."""
     from kbroker import plugins
     from kbroker.errors import OperatorError
-    from kbroker.settings.altering import BrokerConfig, Setting
+    from kbroker.settings.altering import BrokerConfig, Setting, SettingsRefused
 
     given = [Setting(*each) for each in settings(context, configs)]
     places = {setting.name: setting.where for setting in given}
@@ -222,6 +222,9 @@ def _config(
             plugins.load(plugins.PERSISTER, config["kbroker.persister"])
         with _naming(places.get("group.consumer.assignors", "--config")):
             plugins.consumer_assignors(config["group.consumer.assignors"])
+    except SettingsRefused as error:
+        refuse(error.lines, USAGE)
+        raise
     except OperatorError as error:
         raise CommandFailed(str(error), USAGE) from error
     return config

@@ -5,9 +5,9 @@ configuration file, in this order.
     KBROKER_START_DATA_DIR=/var/lib/kbroker
     data-dir=/var/lib/kbroker                   a line of the file, beside the broker's settings
 
-An error names the place of the wrong value: the option, the variable, or the file and the line. The
-variables have a prefix that no other command reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP are
-the addresses for clients.
+An error names the place of the wrong value: the option, the variable, or the file and the line. All
+wrong lines of the file are reported at once. The variables have a prefix that no other command
+reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP are the addresses for clients.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
 
-from kbroker.cli.exits import USAGE, CommandFailed
+from kbroker.cli.exits import USAGE, CommandFailed, say
 from kbroker.cli.params import NameValue
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,13 @@ class StartOption(click.Option):
         try:
             return super().handle_parse_result(context, opts, args)
         except click.BadParameter as error:
-            error.param_hint = origin(context, self)
-            raise
+            place = error.param_hint = origin(context, self)
+            if context.get_parameter_source(self.name or "") is not ParameterSource.DEFAULT_MAP:
+                raise
+            # `settings` reports it together with the other lines.
+            _file(context).lines[self.long_name] = (f"Invalid value for {place}", "", "", error.message)
+            context.params[self.name or ""] = None
+            return None, args
 
 
 class SettingsOption(StartOption):
@@ -80,18 +85,26 @@ def origin(context: click.Context, option: click.Parameter | str) -> str:
     return f"--{option.long_name}"
 
 
+Line: TypeAlias = tuple[str, str, str, str]
+"""(where, name, value, fault), as kbroker.settings.altering.Setting."""
+
+
 class _File:
-    """The configuration file. `settings`: the lines that are settings of the broker; `places`:
-    option or setting -> where its line is."""
+    """The configuration file. `lines`: those that are settings of the broker, and those that are
+    refused, in the order of the file; None for the others. `places`: option or setting -> where
+    its line is."""
 
     def __init__(self) -> None:
-        self.settings: list[tuple[str, str, str]] = []
+        self.lines: dict[str, Line | None] = {}
         self.places: dict[str, str] = {}
 
-    def place(self, name: str, where: str) -> None:
-        """Raises CommandFailed for a second line with the same name."""
-        if (first := self.places.setdefault(name, where)) is not where:
-            raise CommandFailed(f"{where}: {name} is given more than once, first by {first}", USAGE)
+    def put(self, name: str, where: str, line: Line | None) -> None:
+        """As in Java's Properties, the last line of a name applies. The others are worth a
+        warning."""
+        if first := self.places.pop(name, ""):
+            say(f"warning: {where}: {name} is given again: this line applies, and not that of {first}")
+        self.lines.pop(name, None)
+        self.lines[name], self.places[name] = line, where
 
 
 def _file(context: click.Context) -> _File:
@@ -105,47 +118,45 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
     defaults."""
     if path is None:
         return None
-    from kbroker.errors import OperatorError
     from kbroker.settings.altering import file_settings
+    from kbroker.settings.properties import read_text
 
     options = {each.long_name: each for each in context.command.params if isinstance(each, StartOption)}
     file = _file(context)
     defaults: dict[str, Any] = {}
     try:
-        for where, name, value in file_settings(path.read_text("utf-8-sig").splitlines(), str(path)):
-            if name in _NOT_IN_THE_FILE:
-                raise CommandFailed(
-                    f"{where}: {name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}", USAGE
-                )
+        for where, name, value, fault in file_settings(read_text(path), str(path)):
             option = options.get(name)
-            if option is not None and option.multiple:
-                file.places[name] = where
+            if fault:
+                file.lines[where] = (where, "", "", fault)
+            elif name in _NOT_IN_THE_FILE:
+                why = f"{name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}"
+                file.lines[where] = (where, "", "", why)
+            elif option is None:
+                file.put(name, where, (where, name, value, ""))
+            elif option.multiple:
+                file.lines[name], file.places[name] = None, where
                 defaults[str(option.name)] = (*defaults.get(str(option.name), ()), value)
-                continue
-            file.place(name, where)
-            if option is None:
-                file.settings.append((where, name, value))
             else:
+                file.put(name, where, None)
                 defaults[str(option.name)] = value
-    except OperatorError as error:
-        raise CommandFailed(str(error), USAGE) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise CommandFailed(f"{origin(context, param)}: cannot read {path}: {error}", USAGE) from error
     context.default_map = defaults
     return path
 
 
-def settings(context: click.Context, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(where, name, value) of the broker's settings; a later one overrides an earlier one. `given`:
-    those of the command line."""
+def settings(context: click.Context, given: Mapping[str, str]) -> list[Line]:
+    """The broker's settings, of which a later one overrides an earlier one, and lines of the file
+    that are refused. `given`: those of the command line."""
     return [
-        *_file(context).settings,
+        *(line for line in _file(context).lines.values() if line is not None),
         *_from_environment(),
-        *(("--config", name, value) for name, value in given.items()),
+        *(("--config", name, value, "") for name, value in given.items()),
     ]
 
 
-def _from_environment() -> Iterator[tuple[str, str, str]]:
+def _from_environment() -> Iterator[Line]:
     seen: set[str] = set()
     for part in os.environ.get(CONFIG_VARIABLE, "").split():
         try:
@@ -159,7 +170,7 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
         if name in seen:
             raise CommandFailed(f"{CONFIG_VARIABLE} (environment): {name} is given more than once", USAGE)
         seen.add(name)
-        yield f"{CONFIG_VARIABLE} (environment)", name, value
+        yield f"{CONFIG_VARIABLE} (environment)", name, value, ""
 
 
 def start_names(context: click.Context) -> list[str]:
@@ -184,8 +195,8 @@ def check_environment(context: click.Context) -> None:
 def read_log_level(context: click.Context, path: Path | None) -> None:
     """Set the log level to that of the configuration file, which may have changed since the start.
     Logs why not, if the level comes from elsewhere or cannot be used."""
-    from kbroker.errors import OperatorError
     from kbroker.settings.altering import file_settings
+    from kbroker.settings.properties import read_text
 
     source = context.get_parameter_source("log_level")
     if source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
@@ -196,12 +207,10 @@ def read_log_level(context: click.Context, path: Path | None) -> None:
         return
     (option,) = [each for each in context.command.params if each.name == "log_level"]
     try:
-        found = {
-            each.name: each for each in file_settings(path.read_text("utf-8-sig").splitlines(), str(path))
-        }
+        found = {each.name: each for each in file_settings(read_text(path), str(path))}
         given = found.get("log-level")
         level = option.type.convert(given.value if given else option.default, option, context)
-    except (OSError, UnicodeDecodeError, OperatorError, click.BadParameter) as error:
+    except (OSError, click.BadParameter) as error:
         logger.error("the log level stays: %s: %s", path, error)
         return
     logging.getLogger().setLevel(level.upper())

@@ -94,7 +94,8 @@ def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
 
 def _print_report(description: DataDescription, report: Inspection, *, segments: bool, check: bool) -> None:
     engines = f"log {description.log_engine}, state {description.state_engine}"
-    click.echo(f"cluster {description.cluster_id}, format {description.format_version}, {engines}\n")
+    node = f"cluster {description.cluster_id}, node {description.node_id}"
+    click.echo(f"{node}, format {description.format_version}, {engines}\n")
     columns = ("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "SEGMENTS", "SIZE", "NEWEST")
     print_table(
         columns,
@@ -202,6 +203,7 @@ def _moment(timestamp_ms: int) -> str | None:
 def _as_json(description: DataDescription, report: Inspection) -> dict[str, object]:
     return {
         "cluster_id": description.cluster_id,
+        "node_id": description.node_id,
         "format_version": description.format_version,
         "log_engine": description.log_engine,
         "state_engine": description.state_engine,

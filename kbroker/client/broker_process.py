@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kbroker.settings.properties import as_properties
+
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
     from kbroker.client.secured_setup import SecuredSetup
@@ -103,7 +105,7 @@ class RunningBroker:
     def command_config(self, user: str | None = None) -> Path:
         """A file with the same by Kafka's names, for `--command-config` of kbroker's commands and
         of Kafka's tools. Only its owner can read it."""
-        from kbroker.client.secured_setup import ADMIN, properties
+        from kbroker.client.secured_setup import ADMIN
 
         name = ADMIN if user is None else user
         settings = {"security.protocol": "PLAINTEXT"}
@@ -111,7 +113,7 @@ class RunningBroker:
             settings = self._secured().client_config(name)
         path = self._clients_folder / f"{name}.properties"
         path.touch(mode=0o600)
-        path.write_text(properties(settings))
+        path.write_text(as_properties(settings))
         return path
 
     def create_user(self, user: str, password: str | None = None) -> None:
@@ -150,8 +152,7 @@ class RunningBroker:
 
     def _secrets(self) -> str:
         """Lines of a configuration file; empty if there are none."""
-        found = self.config.items()
-        return "".join(f"{name}={value}\n" for name, value in found if _SECRET.search(name))
+        return as_properties({name: value for name, value in self.config.items() if _SECRET.search(name)})
 
     def start(self) -> None:
         """Returns when connections are accepted. Raises BrokerStartFailed."""

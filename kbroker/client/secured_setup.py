@@ -12,7 +12,7 @@ Certificates need `kbroker[security]`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -142,8 +142,3 @@ def _quoted(text: str) -> str:
     """As a value of a JAAS line."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def properties(settings: Mapping[str, str]) -> str:
-    """Lines of a file, as Kafka's tools read it."""
-    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())

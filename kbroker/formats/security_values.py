@@ -104,7 +104,7 @@ class StoredAcl(JsonValue):
     """An ACL entry.
 
     - `resource_type` 2 to 7, `pattern_type` 3 (literal) or 4 (prefixed), `name`: the resources
-    - `principal`, `host`: exact, or `User:*` and `*`
+    - `principal`: exact, or `User:*`; `host`: an address, a range of addresses, or `*`
     - `operation` 2 to 15; `permission` 2 (deny) or 3 (allow)
     """
 

@@ -55,6 +55,8 @@ def _add_whole(scrape: Scrape, broker: Broker) -> None:
     scrape.add("kbroker_topics", topics.topics)
     scrape.add("kbroker_partitions", topics.partitions)
     scrape.add("kbroker_topics_half_deleted", topics.unfinished_deletions)
+    creation = broker.missing_topics.statistics().creation
+    scrape.add("kbroker_auto_creations_prevented_total", creation.prevented)
     disk = broker.disk_floor.statistics()
     scrape.add("kbroker_disk_short", int(disk.is_short))
     scrape.add("kbroker_disk_floor_bytes", disk.floor_bytes)

@@ -30,6 +30,13 @@ BROKER = Section(
             "",
             "Deleted topics whose files a full disk keeps.",
         ),
+        counter(
+            "auto_creations_prevented",
+            "",
+            "",
+            "How often a topic was not created automatically, with default settings, since its creation with "
+            "others was refused within the last hour.",
+        ),
         gauge(
             "disk_short",
             "",

@@ -16,6 +16,11 @@ def is_legal(name: str) -> bool:
     )
 
 
+def is_legal_prefix(name: str) -> bool:
+    """Whether a legal name can begin so."""
+    return is_legal(name) or name in (".", "..")
+
+
 def why_illegal(name: str) -> str:
     return (
         f"Topic name is invalid: {name!r} is not 1 to {MAX_NAME_LENGTH} characters out of ASCII "

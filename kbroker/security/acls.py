@@ -6,8 +6,8 @@ pattern matches:
     LITERAL     the resource of that name; `*` is every resource of the kind
     PREFIXED    resources whose names begin with it; `*` is an ordinary character here
 
-Principal and host are exact, or `User:*` and `*`. Addresses are compared in one spelling, so an
-IPv4 address inside an IPv6 one is the IPv4 address. All numbers are Kafka's.
+The principal is exact, or `User:*`. The host is an address, a range of addresses, or `*`
+(hosts.py). All numbers are Kafka's.
 
 This module decides nothing: authorizer.py does.
 """
@@ -17,19 +17,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple
 
 from kbroker.formats.security_values import StoredAcl
+from kbroker.security.hosts import (
+    WILDCARD,
+    AddressRange,
+    canonical_host,
+    is_range,
+    is_within,
+    parse_range,
+)
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only resource of the kind CLUSTER."""
-WILDCARD: Final = "*"
 ANYONE: Final = "User:*"
-_LONGEST_ADDRESS: Final = 64
-"""Characters, with a scope. Longer texts are not remembered."""
+_RANGES: Final = "expected an IPv4 address with /0 to /32, or an IPv6 address with /0 to /128"
 
 
 class ResourceType(IntEnum):
@@ -111,9 +116,7 @@ SUPPORTED: Final = {
 """The operations that each kind of resource has. As in Kafka, entries may name others."""
 
 
-class Acl(NamedTuple):
-    """One entry. `kind`, `pattern` and `name` are the resource pattern."""
-
+class _Fields(NamedTuple):
     kind: ResourceType
     pattern: PatternType
     name: str
@@ -122,11 +125,31 @@ class Acl(NamedTuple):
     operation: Operation
     permission: Permission
 
+
+class Acl(_Fields):
+    """One entry. `kind`, `pattern` and `name` are the resource pattern."""
+
+    @cached_property
+    def range(self) -> AddressRange | None:
+        """The range that `host` means; None if it means none. Entries of a table have parsed it."""
+        return parse_range(self.host)
+
+    def check_host(self) -> None:
+        """Of a new entry. Raises ValueError with Kafka's words."""
+        if not self.host:
+            raise ValueError("Host pattern cannot be null or empty")
+        if is_range(self.host) and self.range is None:
+            raise ValueError(f"Invalid CIDR notation '{self.host}': {_RANGES}")
+
     def is_for(self, principal: str, host: str) -> bool:
         """Whether it concerns this principal at this address (canonical)."""
-        return self.principal in (principal, ANYONE) and (
-            self.host == WILDCARD or canonical_host(self.host) == host
-        )
+        if self.principal not in (principal, ANYONE):
+            return False
+        if self.host == WILDCARD:
+            return True
+        if "/" in self.host:  # is_range, without a call.
+            return self.range is not None and is_within(host, self.range)
+        return canonical_host(self.host) == host
 
 
 def stored(acl: Acl) -> StoredAcl:
@@ -182,24 +205,9 @@ class AclFilter(NamedTuple):
         return acl.name == WILDCARD
 
 
-def canonical_host(text: str) -> str:
-    """One spelling for each address; any other text as it is."""
-    return _canonical_host(text) if len(text) <= _LONGEST_ADDRESS else text
-
-
-@lru_cache(maxsize=10_000)
-def _canonical_host(text: str) -> str:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return text
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
-
-
 class AclTable:
     """Entries, found by the resource that they apply to: dictionary look-ups, one for each length
-    that prefixes of that kind have."""
+    that prefixes of that kind have. Ranges of addresses are parsed when entries are added."""
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
         self._literal: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
@@ -227,6 +235,8 @@ class AclTable:
         if acl.pattern is PatternType.PREFIXED and not acls:
             self._count_length(acl, 1)
         acls[acl] = None
+        if is_range(acl.host):
+            _ = acl.range
         self._count += 1
 
     def remove(self, acl: Acl) -> None:

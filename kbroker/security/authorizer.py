@@ -17,7 +17,6 @@ from collections.abc import Collection
 from typing import Final
 
 from kbroker.security.acls import (
-    WILDCARD,
     Acl,
     AclTable,
     Operation,
@@ -25,6 +24,7 @@ from kbroker.security.acls import (
     Permission,
     ResourceType,
 )
+from kbroker.security.hosts import WILDCARD
 from kbroker.security.principals import Principal, parse_principal
 from kbroker.security.spi import Authorizer
 

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from kbroker.security.acls import canonical_host
+from kbroker.security.hosts import canonical_host
 
 K = TypeVar("K")
 P = TypeVar("P")

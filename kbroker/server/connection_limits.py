@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from kbroker.errors import OperatorError
-from kbroker.security.acls import canonical_host
+from kbroker.security.hosts import canonical_host
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.broker_listeners import per_ip_overrides
 

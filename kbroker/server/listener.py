@@ -23,7 +23,7 @@ from kbroker.broker.connection import PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
-from kbroker.security.acls import canonical_host
+from kbroker.security.hosts import canonical_host
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.seldom import Seldom

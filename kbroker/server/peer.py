@@ -27,6 +27,7 @@ from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.api.bounds import BOUNDS
 from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as_request
+from kbroker.api.unserved import unserved_line
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.connection import Connection
@@ -297,7 +298,7 @@ class Peer(Transport):
             head = read_request_head(frame)
             api = APIS.get(head.api_key)
             if api is None:
-                raise CloseConnection(f"unknown api key {head.api_key}", "api key")
+                raise CloseConnection(*unserved_line(head.api_key, head.client_id))
             metrics = self._metrics.requests[head.api_key]
             if not api.first <= head.api_version <= api.last:
                 if head.api_key == API_VERSIONS_KEY:

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import (
     BROKER_CONFIGS,
-    NODE_ID,
-    STARTED_WITH,
     BrokerConfig,
     Setting,
+    SettingsRefused,
     file_settings,
 )
+from kbroker.settings.broker_unserved import REMOVE, instead
 from kbroker.settings.definition import ConfigDef, ConfigType, Source, to_text
 from kbroker.settings.group import GroupConfig, check_group_values, reset_duration_ms
 from kbroker.settings.group_configs import GROUP_CONFIGS
@@ -31,7 +31,6 @@ from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 __all__ = [
     "CONFIGS",
-    "NODE_ID",
     "BrokerConfig",
     "ConfigChange",
     "ConfigRow",
@@ -39,6 +38,7 @@ __all__ = [
     "Operation",
     "Scope",
     "Setting",
+    "SettingsRefused",
     "Source",
     "Synonym",
     "TopicConfig",
@@ -48,6 +48,8 @@ __all__ = [
     "describe",
     "describe_broker_default",
     "file_settings",
+    "refuse_duplicates",
+    "refuse_nulls",
     "replace_all",
     "reset_duration_ms",
 ]
@@ -156,8 +158,8 @@ def alter_incrementally(
     For `Scope.BROKER`, `broker_name` is the resource's name: "" for changes to all
     brokers.
     """
-    _refuse_duplicates([change.name for change in changes])
-    _refuse_nulls(
+    refuse_duplicates([change.name for change in changes])
+    refuse_nulls(
         [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
     )
     result = dict(stored)
@@ -181,8 +183,8 @@ def replace_all(
 ) -> dict[str, str]:
     """The configs to store for a resource after an AlterConfigs, which removes all that it does not
     name. Raises KafkaError."""
-    _refuse_duplicates([name for name, _ in entries])
-    _refuse_nulls([name for name, value in entries if value is None])
+    refuse_duplicates([name for name, _ in entries])
+    refuse_nulls([name for name, value in entries if value is None])
     return _checked(
         scope,
         {name: value or "" for name, value in entries},
@@ -209,14 +211,16 @@ def describe(
     scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
     """The rows of a resource, by name; those of `names` only, where given. Unknown names
-    have no row.
+    have no row, nor have settings of a group that have no default and are not set, as in Kafka.
 
     `stored`: the values set for the topic or group; ignored for the broker, as `broker` has them.
     """
     defs = [
         each
         for name, each in sorted(CONFIGS[scope].items())
-        if not each.hidden and (names is None or name in names)
+        if not each.hidden
+        and (names is None or name in names)
+        and not (scope is Scope.GROUP and each.default is None and name not in stored)
     ]
     return [_row(scope, each, stored, broker) for each in defs]
 
@@ -229,18 +233,24 @@ def describe_broker_default(broker: BrokerConfig, names: Collection[str] | None 
             each, source = BROKER_CONFIGS[name], Source.DYNAMIC_DEFAULT_BROKER
             rows.append(
                 ConfigRow(
-                    name, text, source, (Synonym(name, text, source),), not each.dynamic, each.type, each.doc
+                    name,
+                    text,
+                    source,
+                    (Synonym(name, text, source),),
+                    not each.dynamic,
+                    each.type,
+                    each.documentation,
                 )
             )
     return rows
 
 
-def _refuse_duplicates(names: Sequence[str]) -> None:
+def refuse_duplicates(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
 
 
-def _refuse_nulls(names: Sequence[str]) -> None:
+def refuse_nulls(names: Sequence[str]) -> None:
     if names:
         raise KafkaError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(names)}")
 
@@ -265,8 +275,8 @@ def _instead(scope: Scope, name: str) -> str:
     if scope is Scope.BROKER and name in BROKER_CONFIGS:
         how = f"`kbroker start --config {name}=VALUE`, or a line {name}=VALUE in the file of --config-file"
         return f". It is read at start only: set it with {how}, and restart the broker"
-    if scope is Scope.BROKER and name in STARTED_WITH:
-        return f". It is no setting of the running broker: at its start {STARTED_WITH[name]}"
+    if scope is Scope.BROKER and (advice := instead(name)):
+        return f". kbroker has no such setting: {advice.removeprefix(REMOVE)}"
     same = [
         each.name for each in CONFIGS[scope].values() if name in (synonym for synonym, _ in each.synonyms)
     ]
@@ -342,7 +352,7 @@ def _row(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: Broke
         synonyms=synonyms,
         read_only=scope is Scope.BROKER and not each.dynamic,
         type=each.type,
-        documentation=each.doc,
+        documentation=each.documentation,
         is_sensitive=each.is_sensitive,
     )
 

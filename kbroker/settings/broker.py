@@ -13,12 +13,13 @@ use: `config["num.partitions"]`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.errors import OperatorError
 from kbroker.settings.broker_authorizer import AUTHORIZER_CONFIGS
 from kbroker.settings.broker_cleaner import CLEANER_CONFIGS
+from kbroker.settings.broker_cluster import CLUSTER_CONFIGS, with_both_ids
 from kbroker.settings.broker_contradictions import contradictions
 from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS
 from kbroker.settings.broker_listeners import LISTENER_CONFIGS
@@ -27,9 +28,20 @@ from kbroker.settings.broker_own import OWN_CONFIGS
 from kbroker.settings.broker_quotas import QUOTA_CONFIGS
 from kbroker.settings.broker_sasl import SASL_CONFIGS
 from kbroker.settings.broker_share_groups import SHARE_GROUP_CONFIGS
+from kbroker.settings.broker_unserved import instead
 from kbroker.settings.compression import BROKER_COMPRESSION
-from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
+from kbroker.settings.definition import (
+    ARRAY_MAX,
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigType,
+    Source,
+    Value,
+    by_name,
+)
 from kbroker.settings.per_listener import parse_name, value_for
+from kbroker.settings.properties import properties
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
     ConfigType.BOOLEAN,
@@ -38,9 +50,6 @@ _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
     ConfigType.LONG,
     ConfigType.LIST,
 )
-
-NODE_ID: Final = 1
-"""The id of the only broker."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Partitions that one request may create, as in Kafka: a typing error must not fill the disk with
@@ -81,6 +90,16 @@ BROKER_CONFIGS: Final = by_name(
         minimum=0,
         doc="Largest accepted record batch, in bytes as sent; default of the topic setting "
         "max.message.bytes.",
+    ),
+    ConfigDef(
+        name="max.decompressed.message.bytes",
+        type=_INT,
+        default=str(ARRAY_MAX),
+        minimum=1,
+        maximum=ARRAY_MAX,
+        dynamic=True,
+        doc="Largest accepted record of a compressed batch, in bytes; default of the topic setting of "
+        "the same name.",
     ),
     ConfigDef(
         name="log.retention.ms",
@@ -270,27 +289,33 @@ BROKER_CONFIGS: Final = by_name(
     *OAUTH_CONFIGS,
     *AUTHORIZER_CONFIGS,
     *QUOTA_CONFIGS,
+    *CLUSTER_CONFIGS,
     *OWN_CONFIGS,
 )
 
-STARTED_WITH: Final = {
-    "log.dir": "use --data-dir, or a line data-dir=DIR of the file",
-    "log.dirs": "use --data-dir, or a line data-dir=DIR of the file",
-    "group.share.persister.class.name": "use kbroker.persister",
-    "group.consumer.regex.refresh.interval.ms": "regular expressions are resolved whenever topics come or go",
-    "share.coordinator.state.topic.prune.interval.ms": "the state storage removes obsolete state by itself",
-    "log.flush.interval.messages": "use --durability",
-    "log.flush.interval.ms": "use --durability",
-}
-"""Kafka settings that kbroker does not have, with the alternative."""
+_CLOSE: Final = 0.8
+"""How alike a name must be to one that it may have meant (difflib). Less alike ones are seldom
+meant."""
 
 
 class Setting(NamedTuple):
-    """`where`: the place to correct, such as a file and its line."""
+    """`where`: the place to correct, such as a file and its line. `fault`: why it is refused
+    whatever it says; the name may be empty then."""
 
     where: str
     name: str
     value: str
+    fault: str = ""
+
+
+class SettingsRefused(OperatorError):
+    """`lines`: one for each setting that is refused, in the order given, and one that counts
+    them if there are several."""
+
+    def __init__(self, refusals: Sequence[str]) -> None:
+        more = [f"{len(refusals)} settings are refused"] if len(refusals) > 1 else []
+        self.lines: Final = (*refusals, *more)
+        super().__init__("; ".join(self.lines))
 
 
 class BrokerConfig:
@@ -304,7 +329,7 @@ class BrokerConfig:
     def __init__(self, static: Mapping[str, str]) -> None:
         """Raises ValueError for a value out of bounds or values that contradict each other,
         KeyError for an unknown name."""
-        self.static: Final = {name: static[name] for name in static}
+        self.static: Final = with_both_ids(static)
         self.dynamic: Mapping[str, str] = {}
         self.dynamic_default: Mapping[str, str] = {}
         self._values = self._effective({}, {})
@@ -313,22 +338,26 @@ class BrokerConfig:
     def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
         """From the lines of a configuration file and the command line's settings, which win. Raises
         OperatorError."""
-        return cls.of(
-            [*file_settings(lines), *(Setting("--config", *each) for each in (overrides or {}).items())]
-        )
+        given = (Setting("--config", name, value) for name, value in (overrides or {}).items())
+        return cls.of([*file_settings("\n".join(lines)), *given])
 
     @classmethod
     def of(cls, settings: Iterable[Setting], also: Collection[str] = ()) -> BrokerConfig:
         """Of two settings with the same name the later one wins. `also`: other names that a wrong
         one may have meant.
 
-        Raises OperatorError, which says where a wrong value stands.
+        Raises SettingsRefused for all that are wrong in themselves; otherwise OperatorError for a
+        contradiction. Both say where a wrong value stands.
         """
         static: dict[str, str] = {}
         places: dict[str, str] = {}
+        refusals = []
         for setting in settings:
-            _check(setting, also)
+            if why := setting.fault or _fault(setting, also):
+                refusals.append(f"{setting.where}: {why}")
             static[setting.name], places[setting.name] = setting.value, setting.where
+        if refusals:
+            raise SettingsRefused(refusals)
         try:
             return cls(static)
         except ValueError as error:
@@ -340,6 +369,11 @@ class BrokerConfig:
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
         return self._values[name]
+
+    def is_node(self, node_id: int) -> None:
+        """The id that the data directory has applies as if the start had given it."""
+        for name in ("node.id", "broker.id"):
+            self.static[name], self._values[name] = str(node_id), node_id
 
     def forget(self, secret: str) -> None:
         """Drop the values of a secret, also those of single listeners, after their use."""
@@ -416,16 +450,11 @@ class BrokerConfig:
         return values
 
 
-def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:
-    """Every setting of a file: `name=value`, comments begin with # or !. `file`: what to call it in
-    errors."""
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if text and text[0] not in "#!":
-            name, equals, value = text.partition("=")
-            if not equals:
-                raise OperatorError(f"{file}, line {number}: expected name=value, found {text!r}")
-            yield Setting(f"{file}, line {number}", name.strip(), value.strip())
+def file_settings(text: str, file: str = "configuration file") -> Iterator[Setting]:
+    """Every setting of a file's text (settings/properties.py), without blanks around values.
+    `file`: what to call it in errors."""
+    for line, name, value, fault in properties(text):
+        yield Setting(f"{file}, line {line}", name, value.strip(), fault)
 
 
 def _definition(name: str) -> ConfigDef:
@@ -434,15 +463,17 @@ def _definition(name: str) -> ConfigDef:
     return BROKER_CONFIGS[name] if found is None else found.definition
 
 
-def _check(setting: Setting, also: Collection[str]) -> None:
-    where, name, value = setting
+def _fault(setting: Setting, also: Collection[str]) -> str | None:
+    """Why a setting is refused, and what to do about it; None if it is not."""
+    name = setting.name
     if name not in BROKER_CONFIGS and parse_name(name, BROKER_CONFIGS) is None:
-        close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
-        hint = STARTED_WITH.get(name) or (
-            f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all"
-        )
-        raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
+        if advice := instead(name):
+            return f"{name}: {advice}"
+        close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], cutoff=_CLOSE)
+        hint = f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all"
+        return f"unknown setting {name!r}; {hint}"
     try:
-        _definition(name).parse(value)
+        _definition(name).parse(setting.value)
     except ValueError as error:
-        raise OperatorError(f"{where}: {error}") from None
+        return str(error)
+    return None

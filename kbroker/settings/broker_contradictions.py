@@ -23,6 +23,10 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[Contradiction]:
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
             yield Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
+    node_id, broker_id = values["node.id"], values["broker.id"]
+    if broker_id not in (None, node_id):
+        text = f"broker.id ({broker_id}) is another name of node.id ({node_id}): leave out one of the two"
+        yield Contradiction(text, ("node.id", "broker.id"))
     for name in (SUPER_USERS, OPENS_UNLISTED) if not values[AUTHORIZER] else ():
         if values[name]:
             yield Contradiction(f"{name} has no effect unless {AUTHORIZER} is set, too", (name,))

@@ -18,6 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = int | float | bool | str | tuple[str, ...]
 INT_MAX = (1 << 31) - 1
+ARRAY_MAX = INT_MAX - 8
+"""The longest array of Java: a default of Kafka that bounds nothing."""
 LONG_MAX = (1 << 63) - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS = {"true": True, "false": False}
@@ -26,6 +28,7 @@ _BOOLEANS = {"true": True, "false": False}
 class ConfigType(IntEnum):
     """The type codes of DescribeConfigs (v3 and later)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -44,6 +47,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    LOGGER = 6
     GROUP = 8
 
 
@@ -53,6 +57,8 @@ class ConfigDef:
 
     - `default`: text, or None if being unset has a meaning of its own
     - `only`: the values that kbroker supports, if Kafka has more; `reason`: why only these
+    - `no_effect`: why all of Kafka's values are taken, stored and described, but change nothing;
+      never beside `only`
     - `synonyms`: the broker settings that provide the default; the first one that is set wins. Each
       has the factor that converts its value to this setting's unit.
     - `dynamic`: may be altered while the broker runs
@@ -71,6 +77,7 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     reason: str = ""
+    no_effect: str = ""
     synonyms: tuple[tuple[str, int], ...] = ()
     dynamic: bool = False
     hidden: bool = False
@@ -99,6 +106,13 @@ class ConfigDef:
 
     def default_value(self) -> Value | None:
         return None if self.default is None else self.parse(self.default)
+
+    @property
+    def documentation(self) -> str:
+        """The meaning, with the reason if kbroker does not do all that Kafka does."""
+        if self.only:
+            return f"{self.doc} Only this value: {self.reason}."
+        return f"{self.doc} No effect here, because {self.no_effect}." if self.no_effect else self.doc
 
     @property
     def is_sensitive(self) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from kbroker.settings.broker import BROKER_CONFIGS, NODE_ID, BrokerConfig
+from kbroker.settings.broker import BROKER_CONFIGS, BrokerConfig
 from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
 from kbroker.settings.definition import LONG_MAX
@@ -101,15 +101,15 @@ def _contradictions(
             value = int(stored[name])
             if value < broker[least]:
                 bound = f"{name} must be greater than or equal to {least}, which is {broker[least]}"
-                yield f"{bound}; {_how_to_move(least, 'lower', value)}"
+                yield f"{bound}; {_how_to_move(least, 'lower', value, broker)}"
             if value > broker[most]:
                 bound = f"{name} must be less than or equal to {most}, which is {broker[most]}"
-                yield f"{bound}; {_how_to_move(most, 'raise', value)}"
+                yield f"{bound}; {_how_to_move(most, 'raise', value, broker)}"
     yield from GroupConfig(stored, broker).timeouts_too_short(altered)
     yield from queue_contradictions(stored)
 
 
-def _how_to_move(bound: str, verb: str, value: int) -> str:
+def _how_to_move(bound: str, verb: str, value: int, broker: BrokerConfig) -> str:
     """The command that an operator runs to have `value` within the broker's bound."""
     each = BROKER_CONFIGS[bound]
     try:
@@ -118,7 +118,7 @@ def _how_to_move(bound: str, verb: str, value: int) -> str:
         limit = each.minimum if verb == "lower" else each.maximum
         return f"that cannot be {'lowered below' if verb == 'lower' else 'raised above'} {limit}"
     if each.dynamic:
-        return f"to {verb} that first: kbroker configs set --broker {NODE_ID} {bound}={value}"
+        return f"to {verb} that first: kbroker configs set --broker {broker['node.id']} {bound}={value}"
     return f"to {verb} that, start the broker with --config {bound}={value}"
 
 

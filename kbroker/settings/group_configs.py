@@ -12,7 +12,20 @@ _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 RESET: Final = "share.auto.offset.reset"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
+
+def _offload(kind: str) -> ConfigDef:
+    return ConfigDef(
+        name=f"{kind}.assignor.offload.enable",
+        type=_BOOLEAN,
+        default=None,
+        no_effect="an assignment is computed with the request that needs it",
+        doc=f"Whether assignments of the {kind} group are computed in a thread of their own.",
+    )
+
+
 GROUP_CONFIGS: Final = by_name(
+    _offload("consumer"),
+    _offload("share"),
     ConfigDef(
         name="consumer.session.timeout.ms",
         type=_INT,

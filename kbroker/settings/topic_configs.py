@@ -1,18 +1,21 @@
 """The table of all topic settings of Kafka; settings/topic.py has the values of one topic. Clients
 that create queues read it too.
 
-A topic setting works or is refused. Settings without a counterpart in kbroker (replication, tiered
-storage) are listed with the one value that describes its behaviour, so that tools can read and
-repeat a topic's settings. Any other value is refused with INVALID_CONFIG.
+A topic setting works, changes only speed or the layout of files (`no_effect`), or is refused. The
+second kind is stored and described, so that a topic arrives here with all that it had in Kafka. A
+setting that promises what kbroker does not do (replication, tiered storage) is listed with the one
+value that describes its behaviour. Any other value is refused with INVALID_CONFIG.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Final
 
 from .broker_cleaner import policy_fault
 from .compression import TOPIC_COMPRESSION
-from .definition import LONG_MAX, ConfigDef, ConfigType, by_name
+from .definition import ARRAY_MAX, LONG_MAX, ConfigDef, ConfigType, Value, by_name
 from .queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
 _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
@@ -31,6 +34,10 @@ COMPACT: Final = "compact"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MIN_COMPACTION_LAG: Final = "min.compaction.lag.ms"
 MAX_COMPACTION_LAG: Final = "max.compaction.lag.ms"
+FLUSH_MESSAGES: Final = "flush.messages"
+FLUSH_MS: Final = "flush.ms"
+NEVER_FLUSH: Final = str(LONG_MAX)
+"""The value of both that promises nothing."""
 
 
 def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> ConfigDef:
@@ -38,9 +45,38 @@ def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> Co
     return ConfigDef(name=name, type=kind, default=value, only=(value,), reason=reason, doc=doc)
 
 
+def _no_effect(
+    name: str,
+    kind: ConfigType,
+    value: str,
+    reason: str,
+    doc: str,
+    *,
+    minimum: int | None = None,
+    fault: Callable[[Value], str | None] | None = None,
+) -> ConfigDef:
+    """A setting of Kafka that changes nothing here. `value`: Kafka's default; `minimum` and `fault`
+    bound it as in Kafka."""
+    return ConfigDef(
+        name=name, type=kind, default=value, minimum=minimum, fault=fault, no_effect=reason, doc=doc
+    )
+
+
+_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
+
+
+def _replicas_fault(value: Value) -> str | None:
+    """As Kafka's ThrottledReplicaListValidator."""
+    assert isinstance(value, tuple)
+    if value == ("*",) or all(_REPLICA.fullmatch(each) for each in value):
+        return None
+    return "must be the literal '*' or a list of replicas: [partitionId]:[brokerId],[partitionId]:[brokerId]"
+
+
 _ONE_COPY = "one broker holds the only copy"
 _NO_TIERS = "there is no remote storage"
-_DURABILITY = "durability is chosen for the whole broker, with --durability"
+_ALL_LOCAL = "all segments are local"
+_NO_REPLICATION = "one broker replicates nothing"
 
 TOPIC_CONFIGS: Final = by_name(
     ConfigDef(
@@ -93,6 +129,16 @@ TOPIC_CONFIGS: Final = by_name(
         minimum=0,
         synonyms=(("message.max.bytes", 1),),
         doc="Largest accepted record batch, in bytes as sent (compressed, if it is).",
+    ),
+    ConfigDef(
+        name="max.decompressed.message.bytes",
+        type=_INT,
+        default=str(ARRAY_MAX),
+        minimum=1,
+        maximum=ARRAY_MAX,
+        synonyms=(("max.decompressed.message.bytes", 1),),
+        doc="Largest accepted record of a compressed batch, in bytes. Below the default, every "
+        "compressed batch is opened.",
     ),
     ConfigDef(
         name="message.timestamp.type",
@@ -174,19 +220,16 @@ TOPIC_CONFIGS: Final = by_name(
         _ONE_COPY,
         "Whether a replica that lags may lead.",
     ),
-    _fixed(
-        "leader.replication.throttled.replicas",
-        _LIST,
-        "",
-        _ONE_COPY,
-        "Replicas whose replication is throttled.",
-    ),
-    _fixed(
-        "follower.replication.throttled.replicas",
-        _LIST,
-        "",
-        _ONE_COPY,
-        "Replicas whose replication is throttled.",
+    *(
+        _no_effect(
+            f"{side}.replication.throttled.replicas",
+            _LIST,
+            "",
+            _NO_REPLICATION,
+            "Replicas whose replication is throttled.",
+            fault=_replicas_fault,
+        )
+        for side in ("leader", "follower")
     ),
     ConfigDef(
         name="delete.retention.ms",
@@ -221,33 +264,54 @@ TOPIC_CONFIGS: Final = by_name(
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
         doc="A log is compacted when more than this part of its closed segments is new.",
     ),
-    _fixed("flush.messages", _LONG, str(LONG_MAX), _DURABILITY, "Records between two syncs of this topic."),
-    _fixed("flush.ms", _LONG, str(LONG_MAX), _DURABILITY, "Time between two syncs of this topic."),
-    _fixed(
+    ConfigDef(
+        name=FLUSH_MESSAGES,
+        type=_LONG,
+        default=NEVER_FLUSH,
+        minimum=1,
+        doc="Records between two syncs of this topic, at most. With `--durability disk` every write is "
+        "synced before it is answered, which keeps this promise; with `os` only the default is taken.",
+    ),
+    ConfigDef(
+        name=FLUSH_MS,
+        type=_LONG,
+        default=NEVER_FLUSH,
+        minimum=0,
+        doc="Time between two syncs of this topic, at most. Durability decides as with flush.messages.",
+    ),
+    _no_effect(
         "file.delete.delay.ms",
         _LONG,
-        "0",
+        "60000",
         "removed segments are gone at once",
         "Delay of the removal of files.",
+        minimum=0,
     ),
-    _fixed(
-        "segment.jitter.ms", _LONG, "0", "segments roll at segment.ms exactly", "Random part of segment.ms."
+    _no_effect(
+        "segment.jitter.ms",
+        _LONG,
+        "0",
+        "segments roll at segment.ms exactly",
+        "Greatest random part by which segment.ms is shortened.",
+        minimum=0,
     ),
-    _fixed(
+    _no_effect(
         "segment.index.bytes",
         _INT,
         "10485760",
         "an index is as large as its segment needs",
         "Size of an offset index.",
+        minimum=4,
     ),
-    _fixed(
+    _no_effect(
         "index.interval.bytes",
         _INT,
         "4096",
         "engines choose how to index",
         "Bytes between two index entries.",
+        minimum=0,
     ),
-    _fixed(
+    _no_effect(
         "preallocate",
         _BOOLEAN,
         "false",
@@ -257,8 +321,12 @@ TOPIC_CONFIGS: Final = by_name(
     _fixed(
         "remote.storage.enable", _BOOLEAN, "false", _NO_TIERS, "Whether old segments move to remote storage."
     ),
-    _fixed(
-        "remote.log.copy.disable", _BOOLEAN, "false", _NO_TIERS, "Whether copying to remote storage pauses."
+    _no_effect(
+        "remote.log.copy.disable",
+        _BOOLEAN,
+        "false",
+        _ALL_LOCAL,
+        "Whether copying to remote storage pauses.",
     ),
     _fixed(
         "remote.log.delete.on.disable",
@@ -267,12 +335,18 @@ TOPIC_CONFIGS: Final = by_name(
         _NO_TIERS,
         "Whether ending remote storage deletes it.",
     ),
-    _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "How long records stay local; -2: as retention.ms."),
-    _fixed(
-        "local.retention.bytes",
-        _LONG,
-        "-2",
-        _NO_TIERS,
-        "How much of a partition stays local; -2: as retention.bytes.",
+    *(
+        _no_effect(name, _LONG, value, _ALL_LOCAL, doc, minimum=least)
+        for name, value, least, doc in (
+            ("remote.copy.lag.ms", "0", -1, "Age at which a segment is copied to remote storage."),
+            ("remote.copy.lag.bytes", "-1", -1, "Newer bytes after which a segment is copied to it."),
+            ("local.retention.ms", "-2", -2, "How long records stay local; -2: as retention.ms."),
+            (
+                "local.retention.bytes",
+                "-2",
+                -2,
+                "How much of a partition stays local; -2: as retention.bytes.",
+            ),
+        )
     ),
 )

@@ -233,11 +233,12 @@ class ShareSessions:
 
         Raises KafkaError, with nothing changed: invalid_request (acknowledgements on epoch 0),
         share_session_not_found, invalid_share_session_epoch, share_session_limit_reached. Return
-        that last one only after MaxWaitMs, or clients spin.
+        that last one only after MaxWaitMs, or clients spin. With `in_steps` a session that exists
+        raises it in the step that finds no room.
         """
         if epoch == INITIAL_EPOCH:
             return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks, in_steps)
-        if add and epoch != FINAL_EPOCH:
+        if add and epoch != FINAL_EPOCH and not in_steps:
             known = self._sessions.get((group_id, member_id))
             self._check_room(add, () if known is None else known._places)
         session = self._expect(group_id, member_id, epoch)
@@ -373,7 +374,7 @@ class ShareSessions:
     ) -> None:
         """`known`: those that the session has. Every fetch names some, to acknowledge them."""
         room = MAX_PARTITIONS - self._partitions + less
-        if len(add) > room and sum(partition not in known for partition in add) > room:
+        if len(add) > room and (not known or sum(partition not in known for partition in add) > room):
             self._refused += 1
             raise KafkaError(ErrorCode.share_session_limit_reached)
 

@@ -1,8 +1,8 @@
 """The data directory: its lock, its description, and the folders of the engines.
 
     DATA_DIR/
-        kbroker.json          format version, cluster id, the two engines; every reader starts
-                              with it
+        kbroker.json          format version, cluster id, node id, the two engines; every reader
+                              starts with it
         .lock                 locked (flock) by the broker that runs on this directory
         log-<engine>/         topic data, laid out by the log engine
         state-<engine>/       topics, groups, share state, laid out by the state engine
@@ -43,10 +43,14 @@ empty segment twice."""
 SECURITY_FORMAT = 4
 """The state may have ACLs and credentials. Earlier versions ignore them, and would let every client
 do everything."""
-FORMAT_VERSION = SECURITY_FORMAT
+NODE_ID_FORMAT = 5
+"""The broker has another id than 1. Earlier versions answer as broker 1."""
+FORMAT_VERSION = NODE_ID_FORMAT
 """The newest that this version reads and writes."""
 logger = logging.getLogger(__name__)
 
+FIRST_NODE_ID = 1
+"""The id of a broker that was given none, and of every broker before there was a choice."""
 OWNER_ONLY = 0o700
 _OTHERS = 0o077
 DESCRIPTION = "kbroker.json"
@@ -59,12 +63,13 @@ _HARMLESS = frozenset({LOCK, _TEMPORARY, "lost+found"})
 @dataclass(frozen=True, slots=True)
 class DataDescription:
     """Content of kbroker.json. `cluster_id` has 22 characters, as in Kafka; the engines are entry
-    point names."""
+    point names. `node_id` is missing where an earlier version wrote the file."""
 
     format_version: int
     cluster_id: str
     log_engine: str
     state_engine: str
+    node_id: int = FIRST_NODE_ID
 
 
 def random_cluster_id() -> str:
@@ -111,13 +116,15 @@ class DataDirectory:
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
         mode: int = OWNER_ONLY,
+        node_id: int | None = None,
     ) -> DataDirectory:
         """Lock the directory for this process. On first use also write its description, durable on
         return, and give it the permissions `mode`. They decide for all that the engines create in
         it, because other users must pass this directory. Logs a warning if others have more.
+        `node_id`: the broker's; None: that of the description, or of a new directory 1.
 
-        Raises OperatorError if the directory is in use, was written by another engine or a newer
-        version, is damaged, belongs to another program, or is not accessible.
+        Raises OperatorError if the directory is in use, was written by another engine, another
+        broker or a newer version, is damaged, belongs to another program, or is not accessible.
         """
         files = files or Files()
         try:
@@ -129,9 +136,10 @@ class DataDirectory:
             description = _read(path, files)
             if description is None:
                 files.chmod(path, mode)
-                description = DataDescription(FIRST_FORMAT, new_cluster_id(), log_engine, state_engine)
+                description = _new(new_cluster_id(), log_engine, state_engine, node_id)
                 _create(path, description, files)
             _check_engines(path, description, log_engine, state_engine)
+            _check_node(path, description, node_id)
         except OSError as error:
             files.close(lock_fd)
             raise _no_access(path, error) from error
@@ -248,9 +256,18 @@ def _parse(path: Path, values: Any) -> DataDescription:  # noqa: ANN401 - whatev
     for name in ("cluster_id", "log_engine", "state_engine"):
         if not isinstance(values.get(name), str) or not values[name]:
             raise _damaged(path, f"it has no {name}")
+    node_id = values.get("node_id", FIRST_NODE_ID)
+    if type(node_id) is not int or node_id < 0:
+        raise _damaged(path, "its node_id is no number")
     return DataDescription(
-        values["format_version"], values["cluster_id"], values["log_engine"], values["state_engine"]
+        values["format_version"], values["cluster_id"], values["log_engine"], values["state_engine"], node_id
     )
+
+
+def _new(cluster_id: str, log_engine: str, state_engine: str, node_id: int | None) -> DataDescription:
+    node_id = FIRST_NODE_ID if node_id is None else node_id
+    version = FIRST_FORMAT if node_id == FIRST_NODE_ID else NODE_ID_FORMAT
+    return DataDescription(version, cluster_id, log_engine, state_engine, node_id)
 
 
 def _create(path: Path, description: DataDescription, files: Files) -> None:
@@ -268,6 +285,15 @@ def _check_engines(path: Path, found: DataDescription, log_engine: str, state_en
                 f"{path} was written with {option} {written}, not {wanted}: start with {option} {written}, "
                 "or choose another --data-dir"
             )
+
+
+def _check_node(path: Path, found: DataDescription, node_id: int | None) -> None:
+    """Clients and stored settings know the broker by its id."""
+    if node_id not in (None, found.node_id):
+        raise OperatorError(
+            f"{path} belongs to the broker with node.id={found.node_id}, not {node_id}: "
+            f"start with node.id={found.node_id}, or choose another --data-dir"
+        )
 
 
 def _damaged(path: Path, reason: str) -> OperatorError:

@@ -423,7 +423,7 @@ def _check_end_2(
     record: TransactionRecord, producer: ProducerEpoch, is_commit: bool, *, is_pending: bool
 ) -> tuple[ErrorCode, bool]:
     """EndTxn v5. An abort without a transaction takes a new epoch. A commit of a transaction that
-    the coordinator has aborted is PRODUCER_FENCED, as in Kafka 4.4 (KAFKA-20785). The producer that
+    the coordinator has aborted is PRODUCER_FENCED (KAFKA-20785), in Kafka 48. The producer that
     an end has answered waits for the markers (KAFKA-18464)."""
     if is_pending or _is_next_producer_of(record, producer):
         return _BUSY, False

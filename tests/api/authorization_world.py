@@ -266,7 +266,7 @@ def _acl() -> Values:
 
 
 def _configs(names: Names, **more: Any) -> Values:
-    kinds = ((2, names.topic), (4, ""), (32, names.group))
+    kinds = ((2, names.topic), (4, ""), (8, "1"), (32, names.group))
     rows = [{"resource_type": kind, "resource_name": name, **more} for kind, name in kinds]
     return {
         "resources": rows,
@@ -364,6 +364,26 @@ FIELDS: Mapping[str, Callable[[Names], Sequence[Values]]] = {
     "create_partitions": lambda n: [
         {"topics": [{"name": n.topic, "count": 3, "assignments": None}], "validate_only": True}
     ],
+    "alter_replica_log_dirs": lambda n: [
+        {"dirs": [{"path": "/nowhere", "topics": [{"name": n.topic, "partitions": [0]}]}]}
+    ],
+    "elect_leaders": lambda n: [
+        {"election_type": 0, "topic_partitions": [{"topic": n.topic, "partitions": [0]}]}
+    ],
+    "alter_partition_reassignments": lambda n: [
+        {"topics": [{"name": n.topic, "partitions": [{"partition_index": 0, "replicas": [1]}]}]}
+    ],
+    "list_partition_reassignments": lambda n: [
+        {"topics": [{"name": n.topic, "partition_indexes": [0]}]}
+    ],
+    "describe_quorum": lambda n: [
+        {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+    ],
+    "update_features": lambda n: [
+        {"feature_updates": [
+            {"feature": "share.version", "max_version_level": 2, "upgrade_type": 1, "allow_downgrade": False}
+        ], "validate_only": True}
+    ],
     "delete_groups": lambda n: [{"groups_names": [n.group]}],
     "offset_delete": lambda n: [{"group_id": n.group, "topics": _topic(n, {"partition_index": 1})}],
     "describe_cluster": lambda n: [
@@ -402,6 +422,12 @@ OPEN: Mapping[str, Values] = {
     "sasl_authenticate": {"auth_bytes": b""},
     "api_versions": {"client_software_name": "x", "client_software_version": "1"},
     "get_telemetry_subscriptions": {"client_instance_id": None},
+    "create_delegation_token": {
+        "owner_principal_type": None, "owner_principal_name": None, "renewers": (), "max_lifetime": -1,
+    },
+    "renew_delegation_token": {"hmac": b"x", "renew_period": 1000},
+    "expire_delegation_token": {"hmac": b"x", "expiry_time_period": 1000},
+    "describe_delegation_token": {"owners": None},
     "push_telemetry": {
         "client_instance_id": UUID(int=9), "subscription_id": 1, "terminating": False, "compression_type": 0,
         "metrics": b"",

@@ -9,16 +9,22 @@ import pytest
 import trio
 
 from kbroker.api import delete_acls
+from kbroker.broker.security import acl_lines
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.security.acls import Operation, ResourceType
+from kbroker.security.acls import Operation, Permission, ResourceType
+from kbroker.security.principals import user
 from tests.api import conftest
 from tests.api.authorization_world import AUTHORIZER
 from tests.api.conftest import Client, Connect, versions
+from tests.security.acl_strategies import entry
 
 _ANY = {
     "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
     "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
 }  # fmt: skip
+
+BOB = user("bob")
+RANGES = "expected an IPv4 address with /0 to /32, or an IPv6 address with /0 to /128"
 
 
 def acl(**changes: Any) -> dict[str, Any]:
@@ -105,9 +111,14 @@ async def test_entries_are_created_described_and_deleted(version: int, connect: 
         ({"resource_type": 1}, "Invalid resourceType ANY"),
         ({"operation": 1}, "Invalid operation ANY"),
         ({"permission_type": 1}, "Invalid permissionType ANY"),
+        ({"host": ""}, "Host pattern cannot be null or empty"),
+        ({"host": "10.0.0.0/33"}, f"Invalid CIDR notation '10.0.0.0/33': {RANGES}"),
+        ({"host": "10.0.0.0/255.0.0.0"}, f"Invalid CIDR notation '10.0.0.0/255.0.0.0': {RANGES}"),
+        ({"host": "a/b"}, f"Invalid CIDR notation 'a/b': {RANGES}"),
     ],
 )
 async def test_a_bad_entry_is_refused_alone(changes: dict[str, Any], message: str, connect: Connect) -> None:
+    """ACL-2, for hosts."""
     async with connect(config=AUTHORIZER) as client:
         found = await create(client, acl(), acl(**changes), acl(operation=4))
         assert found == [(0, ""), (ErrorCode.invalid_request, message), (0, "")]
@@ -116,9 +127,18 @@ async def test_a_bad_entry_is_refused_alone(changes: dict[str, Any], message: st
 
 @pytest.mark.parametrize(
     "changes",
-    [{"principal": "Group:x"}, {"resource_type": 3, "operation": 4}, {"host": ""}, {"resource_type": 7}],
+    [
+        {"principal": "Group:x"},
+        {"resource_type": 3, "operation": 4},
+        {"resource_type": 7},
+        {"host": "localhost"},
+        {"host": " "},
+        {"host": "10.1.2.3/8"},
+        {"host": "2001:DB8::/32"},
+    ],
 )
 async def test_what_kafka_accepts_is_accepted(changes: dict[str, Any], connect: Connect) -> None:
+    """ACL-1, ACL-3: texts are kept as they are."""
     async with connect(config=AUTHORIZER) as client:
         assert await create(client, acl(**changes)) == [(0, "")]
         assert await described(client) == [row(acl(**changes))]
@@ -198,6 +218,145 @@ async def test_stored_entries_without_an_authorizer_are_a_warning(
     async with connect("segment") as client:
         assert client.broker.acls.rights_of(client.connection.principal, "127.0.0.1") is None
     assert "1 ACLs are stored, but authorizer.class.name is not set: they have no effect" in caplog.text
+
+
+async def test_filters_compare_the_text_of_a_host(connect: Connect) -> None:
+    """ACL-5"""
+    hosts = ("10.0.0.0/8", "10.1.2.3", "10.1.2.3/8")
+    async with connect(config=AUTHORIZER) as client:
+        await create(client, *(acl(host=host) for host in hosts))
+        for host in hosts:
+            assert await described(client, host_filter=host) == [row(acl(host=host))]
+        for host in ("10.1.2.0", "10.0.0.0/9", "0.0.0.0/0", "a/b", ""):
+            assert await described(client, host_filter=host) == []
+        deleted = await client.call("delete_acls", 3, filters=[{**_ANY, "host_filter": "10.1.2.3"}])
+        assert [len(each.matching_acls) for each in deleted.filter_results] == [1]
+        assert await described(client) == [row(acl(host="10.0.0.0/8")), row(acl(host="10.1.2.3/8"))]
+
+
+async def test_a_range_decides_by_the_address_of_each_client(connect: Connect) -> None:
+    """ACL-1, ACL-4: also for answers that are remembered, before and after a change."""
+    outside, inside = ("10.0.0.1", "2001:db8::1"), ("192.168.0.0", "192.168.255.255", "::ffff:192.168.0.7")
+    async with connect(config=AUTHORIZER) as client:
+        found = {host: client.broker.acls.rights_of(BOB, host) for host in (*outside, *inside)}
+
+        def allowed() -> list[str]:
+            for _ in range(2):
+                last = [
+                    host for host, rights in found.items()
+                    if rights is not None and rights.allows(Operation.READ, ResourceType.TOPIC, "orders")
+                ]  # fmt: skip
+            return last
+
+        assert allowed() == []
+        await create(client, acl(principal="User:bob"))
+        assert allowed() == [*outside, *inside]
+        await create(client, acl(principal="User:*", host="192.168.9.9/16", permission_type=2))
+        assert allowed() == [*outside]
+        await create(client, acl(principal="User:bob", host="::/0", permission_type=2))
+        assert allowed() == ["10.0.0.1"]
+        await client.call("delete_acls", 3, filters=[{**_ANY, "host_filter": "192.168.9.9/16"}])
+        assert allowed() == ["10.0.0.1", *inside]
+
+
+async def test_stored_ranges_are_named_at_the_start(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ACL-1: those that deny first. An entry for a range that an earlier version stored begins to
+    match, and the administrator must learn it."""
+    caplog.set_level(logging.INFO)
+    async with connect("segment", AUTHORIZER) as client:
+        await create(
+            client, acl(host="10.0.0.0/8"), acl(host="10.0.0.1"), acl(host="2001:db8::/32", permission_type=2)
+        )
+    caplog.clear()
+    async with connect("segment", AUTHORIZER):
+        pass
+    assert [line for line in caplog.messages if "range" in line] == [
+        f"ACL for a range of addresses, all of which it matches: {verb} User:alice at {host} the operation "
+        "READ on topic orders"
+        for verb, host in (("deny", "2001:db8::/32"), ("allow", "10.0.0.0/8"))
+    ]
+
+
+async def test_a_stored_text_that_is_no_range_matches_no_client(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ACL-2, ACL-6: earlier versions took any text."""
+    loose = entry("User:*", Operation.ALL, "orders", permission=Permission.DENY, host="10.0.0.0/33")
+    async with connect("segment", AUTHORIZER) as client:
+        await client.broker.acls.create([loose, entry("User:bob", Operation.READ, "orders")])
+    caplog.clear()
+    async with connect("segment", AUTHORIZER) as client:
+        rights = client.broker.acls.rights_of(BOB, "10.0.0.1")
+        assert rights is not None
+        assert rights.allows(Operation.READ, ResourceType.TOPIC, "orders")
+        await client.call("delete_acls", 3, filters=[{**_ANY, "host_filter": "10.0.0.0/33"}])
+        assert len(await described(client)) == 1
+    assert [line for line in caplog.messages if "because" in line] == [
+        "ACL that denies nothing, because its host is no range of addresses: deny User:* at 10.0.0.0/33 the "
+        "operation ALL on topic orders"
+    ]
+
+
+async def test_the_start_names_only_so_many(
+    connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ACL-6"""
+    monkeypatch.setattr(acl_lines, "MOST_NAMED", 2)
+    caplog.set_level(logging.INFO)
+    denied = {"permission_type": 2, "host": "localhost"}
+    async with connect("segment", AUTHORIZER) as client:
+        await create(client, *(acl(host=f"10.0.0.0/{bits}") for bits in range(9)))
+        await create(client, *(acl(resource_name=f"t{number}", **denied) for number in range(5)))
+    caplog.clear()
+    async with connect("segment", AUTHORIZER):
+        pass
+    lines = [line for line in caplog.messages if "ACL" in line]
+    assert [line.partition(":")[0] for line in lines] == [
+        *["ACL for a range of addresses, all of which it matches"] * 2,
+        "and 7 more ACLs for ranges of addresses",
+        *["ACL that denies nothing, because its host is no IP address"] * 2,
+        "and 3 more ACLs that deny nothing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"host": "localhost"}, "its host is no IP address"),
+        ({"host": "010.0.0.1"}, "its host is no IP address"),
+        ({"principal": "user:bob"}, "all clients are of the type User"),
+        ({"principal": "Group:bob"}, "all clients are of the type User"),
+        ({"operation": 9}, "no request needs this operation on a topic"),
+        ({"resource_type": 3, "operation": 4}, "no request needs this operation on a group"),
+        ({"resource_name": "secret*"}, "no topic has such a name"),
+        ({"resource_name": "*", "resource_pattern_type": 4}, "no topic has such a name"),
+        ({"resource_name": "t" * 250, "resource_pattern_type": 4}, "no topic has such a name"),
+        ({"host": "::ffff:10.0.0.1"}, None),
+        ({"host": "fe80::1%eth0"}, None),
+        ({"host": "10.0.0.0/8"}, None),
+        ({"operation": 2}, None),
+        ({"resource_type": 3, "operation": 2, "resource_name": "secret*"}, None),
+        ({"resource_type": 7, "operation": 3}, None),
+        ({"resource_name": "*"}, None),
+        ({"resource_name": ".", "resource_pattern_type": 4}, None),
+    ],
+)
+async def test_an_entry_that_denies_nothing_is_a_warning(
+    changes: dict[str, Any], why: str | None, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ACL-6: when it is created, and at each start; one that allows nothing is not."""
+    async with connect("segment", AUTHORIZER) as client:
+        assert await create(client, acl(**changes, permission_type=3)) == [(0, "")]
+        assert "because" not in caplog.text
+        assert await create(client, acl(**changes, permission_type=2)) == [(0, "")]
+    async with connect("segment", AUTHORIZER):
+        pass
+    lines = [line for line in caplog.messages if "because" in line]
+    assert len(lines) == (2 if why else 0)
+    for line in lines:
+        assert line.startswith(f"ACL that denies nothing, because {why}: deny ")
 
 
 async def test_connections_of_a_principal_share_their_rights(connect: Connect) -> None:

@@ -115,7 +115,7 @@ REFUSED = [
     ),
     (resource(GROUP, "", ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
     (resource(GROUP, "g" * 256, ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
-    (resource(GROUP, "g", ("share.assignor.offload.enable", "true")), ErrorCode.invalid_config, None),
+    (resource(GROUP, "g", ("share.assignor.offload.enable", "perhaps")), ErrorCode.invalid_config, None),
     (resource(GROUP, "g", ("share.auto.offset.reset", "Earliest")), ErrorCode.invalid_config, None),
     (resource(GROUP, "g", ("share.auto.offset.reset", "by_duration:P1M")), ErrorCode.invalid_config, None),
     (resource(GROUP, "g", ("share.auto.offset.reset", "by_duration:-PT1S")), ErrorCode.invalid_config, None),

@@ -160,7 +160,7 @@ async def test_what_lock_reports_advise_is_accepted(
     kinds = {"group": GROUP, "broker": BROKER}
     steps = []
     async with connect(config={MOST: "50000"}) as client:
-        reports = LockReports(client.broker.configs.share_settings, client.broker.configs.longest_lock_ms)
+        reports = LockReports(client.broker.configs.share_settings, client.broker.config)
         while True:
             caplog.clear()
             reports.ran_out("g", RanOut(1, 0, 0))

@@ -1,5 +1,5 @@
 """ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces observed on
-a running Kafka 4.3, the session rules, waiting and waking, and the effects of a disconnect and a
+a running Kafka 4.4, the session rules, waiting and waking, and the effects of a disconnect and a
 restart. The engine's own rules are tested in tests/share."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.api.share_consumers import (
 
 async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engine: str) -> None:
     # FET-35, RPC-41, ACK-9, ACK-24, ACK-28, SES-23, SES-26
-    """Observed on Kafka 4.3.1: limit 5, two batches of five."""
+    """Observed on Kafka 4.4.0: limit 5, two batches of five."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 5, 5)
         one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -63,7 +63,7 @@ async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engin
 
 async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
     # SES-2..4, SES-6, SES-11, SES-12, SES-15, SES-29, FET-1, FET-8, FET-34, RPC-24, RPC-40
-    """Observed on Kafka 4.3.1."""
+    """Observed on Kafka 4.4.0."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=2)
         a, b = (topic_id, 0), (topic_id, 1)

@@ -21,13 +21,15 @@ from kbroker.broker.logs.fetch_sessions import INITIAL_EPOCH, FetchPartition, Fe
 from kbroker.broker.logs.missing_topics import MissingTopics
 from kbroker.errors import KafkaError
 from kbroker.groups.consumer.subscriptions import Subscriptions
-from kbroker.security.acls import Operation, ResourceType, canonical_host
+from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.authorizer import StandardAuthorizer
+from kbroker.security.hosts import canonical_host
 from kbroker.security.metering import Meter
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.quotas import CLIENT_ID, PRODUCER_BYTE_RATE, QuotaTable, entity_of
 from kbroker.security.rates import Windows
 from kbroker.security.rights import Rights, SharedMemory
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share import session as share_session
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import ShareSessions
@@ -80,8 +82,18 @@ def topics_that_do_not_exist() -> object:
         for name in long_names():
             missing.asked_for(name, "c", "::1")
 
-    missing = MissingTopics(Topics())  # type: ignore[arg-type]
+    missing = MissingTopics(Topics(), BrokerConfig.load())  # type: ignore[arg-type]
     trio.run(ask, missing, clock=MockClock())
+    return missing
+
+
+def settings_that_are_refused() -> object:
+    async def refuse(missing: MissingTopics) -> None:
+        for number, value in enumerate(long_names()):
+            missing.creation.refused(f"t{number}", f"Invalid value {value}")
+
+    missing = MissingTopics(Topics(), BrokerConfig.load())  # type: ignore[arg-type]
+    trio.run(refuse, missing, clock=MockClock())
     return missing
 
 
@@ -100,6 +112,7 @@ def fetch_sessions_of_names() -> object:
         (names_that_members_subscribe_to, 9 * KB),
         (rates_of_client_ids, 1000),
         (topics_that_do_not_exist, 500),
+        (settings_that_are_refused, 500),
         (fetch_sessions_of_names, 500),
     ],
 )

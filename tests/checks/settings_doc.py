@@ -15,22 +15,25 @@ HEAD = """# Settings
 
 Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`,
 `settings/broker_groups.py`, `settings/broker_listeners.py`, `settings/broker_sasl.py`,
-`settings/broker_oauth.py`, `settings/broker_cleaner.py`, `settings/compression.py`,
-`settings/topic_configs.py`, `settings/group_configs.py` and `settings/queue.py` by `make docs`; do not
-edit.
+`settings/broker_oauth.py`, `settings/broker_cleaner.py`, `settings/broker_cluster.py`,
+`settings/compression.py`, `settings/topic_configs.py`, `settings/group_configs.py` and
+`settings/queue.py` by `make docs`; do not edit.
 
 Names, defaults and bounds are Kafka's; kbroker's own settings begin with `kbroker.`. A setting works or
 is refused: unknown names and values out of bounds stop the start of a broker, and are answered with
-INVALID_CONFIG for topics and groups.
+INVALID_CONFIG for topics and groups. Only topics have settings without effect, which say so.
 """
 
 SECTIONS = {
     Scope.BROKER: """## Broker
 
 Set with `kbroker start --config name=value` (may be repeated), in the environment variable
-`KBROKER_START_CONFIG`, or in a file of `name=value` lines (`--config-file FILE`; lines that begin with
-`#` or `!` are comments). The command line wins over the environment, and the environment over the file
-([more](cli.md#kbroker-start)).
+`KBROKER_START_CONFIG`, or in a file of `name=value` lines (`--config-file FILE`). The command line wins
+over the environment, and the environment over the file ([more](cli.md#kbroker-start)).
+
+The file may be [a server.properties of Kafka](cli.md#a-file-of-kafka). Each of Kafka's settings that is
+not listed here is refused, with what to do instead. Settings with one allowed value describe what kbroker
+does anyway.
 
 Settings marked *dynamic* can be altered on the running broker, for this broker
 (`kbroker configs set --broker 1 NAME=VALUE`, or any Kafka tool) or for all (`--broker ""`). The change
@@ -53,7 +56,8 @@ contradicts the command line or the file of a later start, only that setting is 
 
 Set when a topic is created or altered. A default that names a broker setting is that setting's value,
 also for existing topics. Settings with one allowed value describe what kbroker does anyway; they exist
-for tools that read or repeat them.
+for tools that read or repeat them. "No effect here": any of Kafka's values is taken, stored and
+described, but kbroker does the same with each. Such a setting concerns only speed or the layout of files.
 """,
     Scope.GROUP: """## Groups
 
@@ -78,11 +82,7 @@ def render() -> str:
 
 def rows(defs: Iterable[ConfigDef]) -> Iterable[str]:
     for each in defs:
-        doc = (
-            each.doc
-            + (" *(dynamic)*" if each.dynamic else "")
-            + (f" Only this value: {each.reason}." if each.only else "")
-        )
+        doc = each.documentation + (" *(dynamic)*" if each.dynamic else "")
         yield ROW.format(
             name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc
         )

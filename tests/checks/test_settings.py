@@ -16,6 +16,7 @@ TABLES = {
     "settings/broker.py",
     "settings/topic_configs.py",
     "settings/group_configs.py",
+    "settings/broker_cluster.py",
     "settings/broker_groups.py",
     "settings/broker_share_groups.py",
 }
@@ -46,7 +47,11 @@ READ_IN_TABLES = {
 
 
 def working(scope: Scope) -> list[ConfigDef]:
-    return [each for each in CONFIGS[scope].values() if not each.only and each.name not in READ_IN_TABLES]
+    return [
+        each
+        for each in CONFIGS[scope].values()
+        if not each.only and not each.no_effect and each.name not in READ_IN_TABLES
+    ]
 
 
 def test_the_document_is_made_from_the_tables() -> None:
@@ -56,6 +61,13 @@ def test_the_document_is_made_from_the_tables() -> None:
 @pytest.mark.parametrize("scope", Scope)
 def test_every_setting_is_read(scope: Scope) -> None:
     assert [each.name for each in working(scope) if not is_read(each.name)] == []
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_no_code_reads_a_setting_without_effect(scope: Scope) -> None:
+    without = [each.name for each in CONFIGS[scope].values() if each.no_effect]
+    assert [name for name in without if is_read(name)] == []
+    assert bool(without) == (scope in (Scope.TOPIC, Scope.GROUP))
 
 
 def is_read(name: str) -> bool:
@@ -68,3 +80,5 @@ def test_every_setting_explains_itself() -> None:
             assert each.doc.endswith((".", ")")), each.name
             assert "|" not in each.doc, each.name
             assert bool(each.only) == bool(each.reason), each.name
+            assert not (each.only and each.no_effect), each.name
+            assert not each.no_effect.endswith("."), each.name

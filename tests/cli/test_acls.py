@@ -93,6 +93,14 @@ WORKER = [TOPIC_READ, entry("TOPIC", "orders", "DESCRIBE"), entry("GROUP", "orde
             "-u CN=a,O=b -t x. --prefixed -o all --deny --host 10.0.0.1",
             [entry("TOPIC", "x.", "ALL", "CN=a,O=b", prefixed=True, deny=True, host="10.0.0.1")],
         ),
+        (
+            "-u * --cluster -o all --deny --host 10.0.0.0/8 --host 2001:db8::/32 --host ::1",
+            [
+                entry("CLUSTER", "kafka-cluster", "ALL", "*", deny=True, host=host)
+                for host in ("10.0.0.0/8", "2001:db8::/32", "::1")
+            ],
+        ),
+        ("-u app -t . --prefixed -o read", [entry("TOPIC", ".", "READ", prefixed=True)]),
         ("--worker -u app -t x. --prefixed", [
             entry("TOPIC", "x.", "READ", prefixed=True),
             entry("TOPIC", "x.", "DESCRIBE", prefixed=True),
@@ -126,6 +134,15 @@ def test_add(options: str, added: list[Acl], answers: AclAnswers, capsys: pytest
         ("-u app -t * --prefixed -o read", "--prefixed goes with the beginning of a name"),
         ("-u app --cluster --prefixed -o read", "--prefixed goes with the beginning of a name"),
         ("-u app -t t -o fly", "'fly' is not one of"),
+        ("-u app -t t -o read --host 10.0.0.0/33", "--host 10.0.0.0/33: Invalid CIDR notation '10.0.0.0/33'"),
+        (
+            "-u app -t t -o read --host a/b",
+            "--host a/b: Invalid CIDR notation 'a/b': expected an IPv4 address",
+        ),
+        ("-u app -t t -o read --host localhost", "--host localhost: an IP address is needed, or a range"),
+        ("-u User:app -t t -o read", "--user User:app: only the name is needed, app"),
+        ("-u app -t secret* -o read --deny", "--topic secret*: no topic has such a name; --prefixed means"),
+        ("-u app -t secret* -o read --prefixed", "--topic secret*: no topic has such a name"),
     ],
 )
 def test_add_wrongly(options: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +226,23 @@ def test_remove(
     assert answers.acls == [acl for acl in PRESENT if acl not in removed]
     text = "1 entry" if len(removed) == 1 else f"{len(removed)} entries"
     assert capsys.readouterr().out == f"removed {text}\n"
+
+
+def test_entries_that_match_nothing_can_be_listed_and_removed(
+    answers: AclAnswers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ACL-5: a choice compares the text of the host."""
+    odd = [
+        entry("TOPIC", "secret*", "READ", "User:app", host=host)
+        for host in ("localhost", "a/b", "10.0.0.0/8")
+    ]
+    answers.acls = [*odd, entry("TOPIC", "orders", "READ", host="10.0.0.1")]
+    options = ["-u", "User:app", "-t", "secret*"]
+    assert run(["acls", "list", *options, "--host", "a/b", "--json"]) == OK
+    assert [row["host"] for row in json.loads(capsys.readouterr().out)] == ["a/b"]
+    assert run(["acls", "remove", *options, "--host", "localhost", "--host", "a/b", "--yes"]) == OK
+    assert run(["acls", "remove", "--host", "10.0.0.0/8", "--yes"]) == OK
+    assert [acl.host for acl in answers.acls] == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize(

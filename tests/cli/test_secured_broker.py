@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from kbroker.cli import cli, run
 from kbroker.cli.exits import OK, REFUSED, UNREACHABLE
 from kbroker.client.broker_process import RunningBroker, free_port
-from kbroker.client.properties import read_properties
 from kbroker.client.security import ClientSecurity
+from kbroker.settings.properties import read_properties
 from tests.canaries import command_lines
 
 Secured = Callable[..., tuple[int, str, str]]

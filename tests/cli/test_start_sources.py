@@ -210,25 +210,18 @@ def test_errors_name_the_variable(
         ("storage=floppy", "{file}, line 2 (storage): unknown storage engine 'floppy'"),
         ("group.consumer.assignors=floppy", "{file}, line 2: unknown assignor 'floppy'"),
         ("num.partitions=0", "{file}, line 2: Invalid value 0 for configuration num.partitions"),
-        ("lsten=1", "{file}, line 2: unknown setting 'lsten'; did you mean listen or listeners?"),
+        ("lsten=1", "{file}, line 2: unknown setting 'lsten'; did you mean listen?"),
         (
             "log.dirs=/data",
-            "{file}, line 2: unknown setting 'log.dirs'; use --data-dir, or a line data-dir=DIR",
+            "{file}, line 2: log.dirs: use --data-dir, or a line data-dir=DIR",
         ),
         ("config=a=b", "{file}, line 2: config cannot be given in the file: a setting is a line of its own"),
         (
             "config-file=f",
             "{file}, line 2: config-file cannot be given in the file: a file cannot name another one",
         ),
-        (
-            "num.partitions=1\n\nnum.partitions=1",
-            "{file}, line 4: num.partitions is given more than once, first by {file}, line 2",
-        ),
-        (
-            "data-dir=a\ndata-dir = b",
-            "{file}, line 3: data-dir is given more than once, first by {file}, line 2",
-        ),
-        ("listen 127.0.0.1:0", "{file}, line 2: expected name=value, found 'listen 127.0.0.1:0'"),
+        ("=127.0.0.1:0", "{file}, line 2: this line has no name; write name=value"),
+        ("data-dir=C:\\users", "{file}, line 2: \\u needs four hexadecimal digits"),
         (
             "group.share.heartbeat.interval.ms=100000",
             "the configuration contradicts itself: group.share.max.heartbeat.interval.ms (15000) must be "

@@ -13,9 +13,9 @@ import pytest
 
 from kbroker.cli import run
 from kbroker.cli.exits import OK, REFUSED, USAGE
-from kbroker.client.properties import read_properties
 from kbroker.client.rpc import Connection
 from kbroker.client.security import ClientSecurity
+from kbroker.settings.properties import read_properties
 from tests.client.fake_broker import fake_broker
 from tests.client.sasl_answers import SaslAnswers
 

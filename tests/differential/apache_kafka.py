@@ -38,7 +38,7 @@ def class_path() -> str:
 
 
 def version() -> str:
-    """The version of the broker in kafka/libs, such as "4.3.1"."""
+    """The version of the broker in kafka/libs, such as "4.4.0"."""
     class_path()
     (jar,) = LIBS.glob("kafka_2.13-*.jar")
     return jar.stem.removeprefix("kafka_2.13-")

@@ -33,7 +33,7 @@ class Directory(NamedTuple):
 
 def read_directory(data_dir: Path) -> Directory:
     description = json.loads((data_dir / "kbroker.json").read_text())
-    assert description["format_version"] in (1, 2, 3, 4)
+    assert description["format_version"] in (1, 2, 3, 4, 5)
     log_engine, state_engine = description["log_engine"], description["state_engine"]
     return Directory(
         LOGS[log_engine](data_dir / f"log-{log_engine}"),

@@ -108,6 +108,10 @@ async def administration(world: World) -> None:
     await client.call(
         "delete_records", 2, topics=[{"name": "wire", "partitions": [{"partition_index": 0, "offset": 1}]}]
     )
+    refused = {"num_partitions": 1, "replication_factor": 1, "assignments": ()}
+    refused |= {"name": "refused", "configs": [{"name": "segment.jitter.ms", "value": "-1"}]}
+    await client.call("create_topics", 7, topics=[refused], validate_only=False)
+    await client.call("metadata", 7, topics=[{"name": "refused"}], allow_auto_topic_creation=True)
     await client.create_topic("short-lived")
     drop = world.broker.log_store.drop
 

@@ -99,6 +99,7 @@ class Left:
         if engine not in self._made:
             self._made[engine] = self._make(engine)
         save(Disk(self._made[engine]).latest(), to / "data")
+        (to / "data").chmod(0o700)  # As the broker had it: otherwise it warns.
         return RunningBroker(to, storage=engine, config=FAST_CONFIG)
 
     def _make(self, engine: str) -> Path:

@@ -8,7 +8,7 @@ from kbroker.security.acls import Acl, Operation, PatternType, Permission, Resou
 
 NAMES = ("*", "a", "ab", "abc", "b", "**")
 PRINCIPALS = ("User:alice", "User:bob", "User:*", "Group:alice")
-HOSTS = ("*", "10.0.0.1", "::ffff:10.0.0.2", "")
+HOSTS = ("*", "10.0.0.1", "::ffff:10.0.0.2", "", "10.0.0.9/8", "10.0.0.2/31", "0.0.0.0/0", "::/0", "a/b")
 OPERATIONS = (
     Operation.ALL,
     Operation.READ,

@@ -14,8 +14,8 @@ from kbroker.security.acls import (
     PatternType,
     Permission,
     ResourceType,
-    canonical_host,
 )
+from kbroker.security.hosts import canonical_host
 from tests.security.acl_strategies import NAMES, acls, entry
 
 _KINDS = st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP])

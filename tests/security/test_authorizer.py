@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.security.acls import Acl, AclTable, Operation, PatternType, Permission, ResourceType
@@ -34,6 +35,12 @@ def authorizer(*entries: Acl, opens_unlisted: bool = False) -> StandardAuthorize
     return made
 
 
+def has_client(host: str, client: str) -> bool:
+    if "/" not in host:
+        return host.removeprefix("::ffff:") in ("*", client)
+    return host != "a/b" and ip_address(client) in ip_network(host, strict=False)
+
+
 def model(
     entries: list[Acl], principal: Principal, host: str, operation: Operation, name: str, *, is_open: bool
 ) -> bool:
@@ -46,8 +53,7 @@ def model(
     mine = [
         acl
         for acl in found
-        if acl.principal in ("User:*", f"User:{principal.name}")
-        and acl.host.removeprefix("::ffff:") in ("*", host)
+        if acl.principal in ("User:*", f"User:{principal.name}") and has_client(acl.host, host)
     ]
     if any(acl.permission is Permission.DENY and acl.operation in (operation, Operation.ALL) for acl in mine):
         return False
@@ -60,10 +66,11 @@ def model(
     return is_open and not found
 
 
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(acls(), max_size=8),
     st.sampled_from([ALICE, BOB]),
-    st.sampled_from([HOST, "10.0.0.2"]),
+    st.sampled_from([HOST, "10.0.0.2", "192.0.2.1", "2001:db8::1"]),
     st.sampled_from(OPERATIONS[1:]),
     st.sampled_from(NAMES),
     st.booleans(),
@@ -71,6 +78,7 @@ def model(
 def test_decisions_are_those_of_the_model(
     entries: list[Acl], principal: Principal, host: str, operation: Operation, name: str, is_open: bool
 ) -> None:
+    """ACL-1, ACL-3, for hosts."""
     made = authorizer(*entries, opens_unlisted=is_open)
     expected = model(entries, principal, host, operation, name, is_open=is_open)
     assert made.allows(principal, host, operation, TOPIC, name) is expected
@@ -132,6 +140,22 @@ def test_resources_without_entries_may_be_open_to_everyone() -> None:
         ([entry("User:bob", Operation.READ, "t")], False),
         ([entry("User:bob", Operation.WRITE, "t", kind=ResourceType.GROUP)], False),
         ([entry("User:bob", Operation.WRITE, "t", host="10.0.0.9")], False),
+        ([entry("User:bob", Operation.WRITE, "t", host="10.0.0.0/30")], True),
+        ([entry("User:bob", Operation.WRITE, "t", host="10.0.0.2/31")], False),
+        (
+            [
+                entry("User:bob", Operation.WRITE, "t"),
+                _deny("User:bob", Operation.WRITE, "t", host="10.0.0.0/8"),
+            ],
+            False,
+        ),
+        (
+            [
+                entry("User:bob", Operation.WRITE, "t"),
+                _deny("User:bob", Operation.WRITE, "t", host="11.0.0.0/8"),
+            ],
+            True,
+        ),
         ([entry("User:bob", Operation.WRITE, "orders", _PREFIXED)], True),
         ([entry("User:bob", Operation.WRITE, "t"), _deny("User:bob", Operation.WRITE, "t")], False),
         ([entry("User:bob", Operation.WRITE, "tt"), _deny("User:*", Operation.ALL, "t", _PREFIXED)], False),
@@ -158,3 +182,14 @@ def test_super_users_are_separated_by_semicolons() -> None:
     assert parse_super_users("") == frozenset()
     with pytest.raises(ValueError, match="no colon"):
         parse_super_users("User:a;b")
+
+
+def test_a_denied_range_wins_over_an_address_inside() -> None:
+    """ACL-1: a DENY from 127.0.0.0/8 must deny."""
+    found = authorizer(
+        entry("User:bob", Operation.READ, "t", host="127.0.0.1"),
+        entry("User:bob", Operation.READ, "t", host="10.0.0.1"),
+        _deny("User:*", Operation.ALL, "t", host="127.0.0.0/8"),
+    )
+    assert not found.allows(BOB, "127.0.0.1", Operation.READ, TOPIC, "t")
+    assert found.allows(BOB, "10.0.0.1", Operation.READ, TOPIC, "t")

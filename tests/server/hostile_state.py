@@ -246,6 +246,12 @@ def _acls(judge: Judge, rows: int) -> Iterator[Verdict]:
     yield ask("create_acls: of topics", "create_acls", 3, creations=acls)
     acls = [{**literal, "resource_name": "topic", "principal": f"User:{each}"} for each in range(rows)]
     yield ask("create_acls: of one topic", "create_acls", 3, creations=acls)
+    acls = [
+        {**literal, "resource_name": "t", "principal": "User:*", "permission_type": 2,
+         "host": f"2001:db8::{each:x}/127"}
+        for each in range(rows)
+    ]  # fmt: skip
+    yield ask("create_acls: of ranges", "create_acls", 3, creations=acls)
     wanted: Values = {
         "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
         "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,

@@ -383,6 +383,37 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "alter_configs": lambda w: {"resources": _resources(w, configs=()), "validate_only": False},
     "describe_log_dirs": lambda w: {"topics": [{**each, "partitions": [0]} for each in _of_topic(w)]},
     "create_partitions": _create_partitions,
+    "alter_replica_log_dirs": lambda w: {
+        "dirs": [{"path": "/nowhere", "topics": [{"name": w.topic.name, "partitions": [0]}]}],
+    },
+    "elect_leaders": lambda w: {
+        "election_type": 0, "topic_partitions": [{"topic": w.topic.name, "partitions": [0]}], "timeout": 1000,
+    },
+    "alter_partition_reassignments": lambda w: {
+        "topics": [{"name": w.topic.name, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+        "timeout": 1000,
+    },
+    "list_partition_reassignments": lambda w: {
+        "topics": [{"name": w.topic.name, "partition_indexes": [0]}], "timeout": 1000,
+    },
+    "describe_quorum": lambda w: {
+        "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}],
+    },
+    "update_features": lambda w: {
+        "feature_updates": [
+            {"feature": "share.version", "max_version_level": 2, "upgrade_type": 1, "allow_downgrade": False},
+        ],
+        "timeout": 1000, "validate_only": False,
+    },
+    "create_delegation_token": lambda w: {
+        "owner_principal_type": None, "owner_principal_name": None,
+        "renewers": [{"principal_type": "User", "principal_name": "x"}], "max_lifetime": -1,
+    },
+    "renew_delegation_token": lambda w: {"hmac": b"x", "renew_period": 1000},
+    "expire_delegation_token": lambda w: {"hmac": b"x", "expiry_time_period": 1000},
+    "describe_delegation_token": lambda w: {
+        "owners": [{"principal_type": "User", "principal_name": "x"}],
+    },
     "delete_groups": lambda w: {"groups_names": ["none"]},
     "incremental_alter_configs": lambda w: {
         "resources": _resources(w, configs=[{"name": "retention.ms", "config_operation": 0, "value": "7"}]),

@@ -124,6 +124,18 @@ def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroke
     assert_serving(broker)
 
 
+def test_an_api_that_is_not_served_is_named(broker: RunningBroker) -> None:
+    """With the client: somebody has to configure it."""
+    payload = struct.pack(">hhih", 64, 0, 1, 3) + b"cli"
+    knock(broker, struct.pack(">i", len(payload)) + payload, frame(64, 0, b""), frame(88, 0, b""))
+    first, other = warnings_of(broker)
+    assert first.endswith(
+        "UnregisterBroker (API 64) is not served (there is no cluster to leave), from client cli"
+    )
+    assert "StreamsGroupHeartbeat (API 88) is not served" in other
+    assert_serving(broker)
+
+
 @pytest.mark.parametrize(
     ("sent", "protocol"),
     [(b"AMQP\0\0\x09\x01", "AMQP (RabbitMQ)"), (b"SSH-2.0-x\r\n", "SSH"), (b"*1\r\n$4\r\nPING\r\n", "Redis")],

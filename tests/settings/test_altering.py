@@ -121,9 +121,9 @@ AT_START = (
         ("listeners", AT_START),
         (
             "log.dirs",
-            "It is no setting of the running broker: at its start use --data-dir, or a line data-dir=DIR "
-            "of the file",
+            "kbroker has no such setting: use --data-dir, or a line data-dir=DIR of the file",
         ),
+        ("num.io.threads", "kbroker has no such setting: one thread serves all requests"),
         ("retention.ms", "The broker setting of that meaning is log.retention.ms"),
         ("share.session.timeout.ms", "The broker setting of that meaning is group.share.session.timeout.ms"),
         ("share.auto.offset.reset", "It is a setting of a group"),

@@ -125,11 +125,7 @@ def test_messages() -> None:  # CFG-25, CFG-26
     )
     unknown = "Unknown group config name: group.share.isolation.level. Did you mean share.isolation.level?"
     assert refused("group.share.isolation.level", "x").message == unknown
-    for later in (
-        "consumer.assignor.offload.enable",
-        "streams.num.standby.replicas",
-        "share.assignor.offload.enable",
-    ):
+    for later in ("streams.assignor.offload.enable", "streams.num.standby.replicas"):
         assert (refused(later, "1").message or "").startswith(f"Unknown group config name: {later}")
 
 

@@ -21,6 +21,7 @@ from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
 DEFAULTS = BrokerConfig.load()
 FIXED = [each for each in TOPIC_CONFIGS.values() if each.only]
+WITHOUT_EFFECT = [each for each in TOPIC_CONFIGS.values() if each.no_effect]
 
 KAFKA_NAMES = [
     "cleanup.policy",
@@ -47,6 +48,8 @@ KAFKA_NAMES = [
     "min.compaction.lag.ms",
     "min.insync.replicas",
     "preallocate",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
     "remote.storage.enable",
@@ -83,7 +86,7 @@ def test_the_broker_gives_the_same_defaults(each: ConfigDef) -> None:
 
 
 @pytest.mark.parametrize("each", FIXED, ids=lambda each: each.name)
-def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:
+def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:  # CFG-48
     assert checked_topic_configs([(each.name, each.only[0])], DEFAULTS) == {each.name: each.only[0]}
     others = {"true", "1", "2", "7", "0.75", "compact", "gzip", "compact,delete", "*"}
     for other in others - set(each.only):
@@ -91,6 +94,40 @@ def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:
         assert error.code is ErrorCode.invalid_config
         assert error.message is not None
         assert each.name in error.message
+
+
+def test_settings_that_promise_something_are_fixed() -> None:
+    """CFG-48. The table of settings without effect must not take them in."""
+    assert [each.name for each in FIXED] == [
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "remote.storage.enable",
+        "remote.log.delete.on.disable",
+    ]
+
+
+# CFG-45
+@pytest.mark.parametrize("each", WITHOUT_EFFECT, ids=lambda each: each.name)
+def test_what_has_no_effect_is_described_with_kafkas_default(each: ConfigDef) -> None:
+    found = row({}, DEFAULTS, each.name)
+    assert (found.value, found.source, found.read_only) == (each.default, Source.DEFAULT, False)
+    value = {"": "0:1,1:1", "false": "true"}.get(str(each.default), "5000")
+    stored = checked_topic_configs([(each.name, value)], DEFAULTS)
+    assert stored == {each.name: value}
+    found = row(stored, DEFAULTS, each.name)
+    assert (found.value, found.source) == (value, Source.TOPIC)
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_throttled_replicas(side: str) -> None:  # CFG-45
+    name = f"{side}.replication.throttled.replicas"
+    for value in ("*", "0:1", "0:1,1:1", "", "7:99"):
+        assert checked_topic_configs([(name, value)], DEFAULTS) == {name: value}
+    for value in ("all", "0", "*,*", "0:1,*", "0:1:2", "-1:1", "\u0663:1"):
+        assert refused(name, value).message == (
+            f"Invalid value {value} for configuration {name}: must be the literal '*' or a list of replicas: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId]"
+        )
 
 
 @pytest.mark.parametrize(
@@ -146,11 +183,21 @@ LIMITS = [
     ("compression.zstd.level", -131072, 22),
     ("message.timestamp.before.max.ms", 0, LONG_MAX),
     ("message.timestamp.after.max.ms", 0, LONG_MAX),
+    ("flush.messages", 1, LONG_MAX),
+    ("flush.ms", 0, LONG_MAX),
+    ("file.delete.delay.ms", 0, LONG_MAX),
+    ("segment.jitter.ms", 0, LONG_MAX),
+    ("segment.index.bytes", 4, INT_MAX),
+    ("index.interval.bytes", 0, INT_MAX),
+    ("remote.copy.lag.ms", -1, LONG_MAX),
+    ("remote.copy.lag.bytes", -1, LONG_MAX),
+    ("local.retention.ms", -2, LONG_MAX),
+    ("local.retention.bytes", -2, LONG_MAX),
 ]
 
 
 @pytest.mark.parametrize(("name", "least", "most"), LIMITS)
-def test_bounds(name: str, least: int, most: int) -> None:
+def test_bounds(name: str, least: int, most: int) -> None:  # CFG-45, CFG-46
     for value in (least, most):
         stored = checked_topic_configs([(name, f" {value} ")], DEFAULTS)
         assert stored == {name: str(value)}

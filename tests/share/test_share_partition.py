@@ -19,7 +19,7 @@ def wrote(persist: Persist | None) -> tuple[int, int, tuple[StateBatch, ...]]:
 
 
 def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-2, SPSO-3, SPSO-5..7
-    """Log [0-4][5-9], limit 5, batch_optimized: the trace observed on Kafka 4.3.1, step by step."""
+    """Log [0-4][5-9], limit 5, batch_optimized: the trace observed on Kafka 4.4.0, step by step."""
     q = Queue((0, 4), (5, 9))
     assert q.fetch("M1", 5) == [(0, 4, 1)]
     assert (q.sp.start_offset, q.sp.end_offset) == (0, 4)

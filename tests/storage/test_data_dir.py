@@ -18,6 +18,7 @@ from kbroker.storage.data_dir import (
     DESCRIPTION,
     FIRST_FORMAT,
     FORMAT_VERSION,
+    NODE_ID_FORMAT,
     TRANSACTIONS_FORMAT,
     DataDirectory,
     random_cluster_id,
@@ -140,6 +141,37 @@ def test_a_refused_start_does_not_keep_the_lock(tmp_path: Path) -> None:
 def test_another_engine_is_refused(tmp_path: Path, engines: tuple[str, str], says: str) -> None:
     DataDirectory.open(tmp_path / "data", "segment", "segment").close()
     assert says in refusal(tmp_path / "data", *engines)
+
+
+def test_a_directory_keeps_the_node_id_of_its_first_start(tmp_path: Path) -> None:  # CFG-53
+    DataDirectory.open(tmp_path / "data", "segment", "segment", node_id=7).close()
+    for given in (None, 7):
+        with DataDirectory.open(tmp_path / "data", "segment", "segment", node_id=given) as again:
+            assert (again.description.node_id, again.description.format_version) == (7, NODE_ID_FORMAT)
+            again.raise_format(TRANSACTIONS_FORMAT)
+    with pytest.raises(OperatorError) as refused:
+        DataDirectory.open(tmp_path / "data", "segment", "segment", node_id=1)
+    assert str(refused.value) == (
+        f"{tmp_path / 'data'} belongs to the broker with node.id=7, not 1: start with node.id=7, "
+        "or choose another --data-dir"
+    )
+    assert DataDirectory.inspect(tmp_path / "data").description.node_id == 7
+
+
+def test_a_directory_of_an_earlier_version_has_node_1(tmp_path: Path) -> None:  # CFG-53
+    """It was answered as 1. It keeps its format, so that the earlier version opens it again."""
+    describe(tmp_path / "data")
+    for given in (None, 1):
+        with DataDirectory.open(tmp_path / "data", "segment", "segment", node_id=given) as found:
+            assert (found.description.node_id, found.description.format_version) == (1, FIRST_FORMAT)
+    with pytest.raises(OperatorError, match=r"belongs to the broker with node\.id=1, not 0"):
+        DataDirectory.open(tmp_path / "data", "segment", "segment", node_id=0)
+
+
+@pytest.mark.parametrize("node_id", ["7", -1, None, True])
+def test_a_damaged_node_id_is_refused(tmp_path: Path, node_id: object) -> None:
+    describe(tmp_path / "data", node_id=node_id)
+    assert "its node_id is no number" in refusal(tmp_path / "data")
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

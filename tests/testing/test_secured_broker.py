@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from kbroker import cli
 from kbroker.cli.exits import OK, REFUSED
 from kbroker.client.broker_process import RunningBroker
-from kbroker.client.secured_setup import properties
+from kbroker.settings.properties import as_properties
 from kbroker.testing.broker import open_test_broker
 
 PATIENCE_S = 60
@@ -119,4 +119,4 @@ def test_an_unknown_protocol() -> None:
 
 
 def test_lines_of_a_file() -> None:
-    assert properties({"a": "b\\c", "d": "e=f"}) == "a=b\\\\c\nd=e=f\n"
+    assert as_properties({"a": "b\\c", "d": "e=f"}) == "a=b\\\\c\nd=e=f\n"

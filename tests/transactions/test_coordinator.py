@@ -1,7 +1,7 @@
 """What a transactional producer is told, in every state of its id: InitProducerId, additions and
 their verification. Ends of transactions have a module of their own, test_ends.py.
 
-Each row of a table is what Kafka 4.3.1 answers.
+Each row of a table is what Kafka 4.4.0 answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """EndTxn in every state of an id, for both transaction versions, and the rollover of epochs.
 
-Each row of a table is what Kafka 4.3.1 answers, except that a commit of a transaction that was
+Each row of a table is what Kafka 4.4.0 answers, except that a commit of a transaction that was
 aborted is fenced for version 2, as in Kafka 4.4 (KAFKA-20785).
 """
 

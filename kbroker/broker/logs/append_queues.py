@@ -35,7 +35,7 @@ import trio
 
 from kbroker.broker.commits.background import Background
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
-from kbroker.broker.logs.payload_check import check_quickly
+from kbroker.broker.logs.payload_check import RecordRules, check_quickly
 from kbroker.broker.logs.recompression import must_recompress, stored_form
 from kbroker.broker.logs.validation import BadBatch, MustOpen, validate
 from kbroker.clock import wall_clock_ms
@@ -120,7 +120,7 @@ class AppendQueues:
             queue is None
             and times_at_ms is None
             and not must_recompress(header, rules)
-            and (not is_checked or check_quickly(view, header, turn, _keys_of(partition)))
+            and (not is_checked or check_quickly(view, header, turn, _record_rules(partition)))
         ):
             with suppress(ProducersNotLoaded):
                 return partition.enqueue(records, now_ms, producing.done, header=header)
@@ -168,22 +168,25 @@ class AppendQueues:
         producing.appended(partition, appended)
 
 
-def _keys_of(partition: Partition) -> str:
-    """The name of a compacted partition, for errors; empty for others."""
-    return f"{partition.topic_name}-{partition.log.partition}" if partition.topic.rules.needs_keys else ""
+def _record_rules(partition: Partition) -> RecordRules:
+    rules = partition.topic.rules
+    keys_of = f"{partition.topic_name}-{partition.log.partition}" if rules.needs_keys else ""
+    return RecordRules(keys_of, rules.max_record_bytes)
 
 
 async def _checked(waiting: _Waiting, partition: Partition, turn: Turn) -> _Waiting:
     """The batch as it is to be stored. Raises BadBatch."""
     batch, header, is_checked, times_at_ms, _ = waiting
-    rules, keys_of = partition.topic.rules, _keys_of(partition)
+    rules, of_records = partition.topic.rules, _record_rules(partition)
     if (
         times_at_ms is None
         and not must_recompress(header, rules)
-        and (not is_checked or check_quickly(batch, header, turn, keys_of))
+        and (not is_checked or check_quickly(batch, header, turn, of_records))
     ):
         return waiting
-    work = partial(stored_form, batch, header, rules, keys_of, is_checked=is_checked, times_at_ms=times_at_ms)
+    work = partial(
+        stored_form, batch, header, rules, of_records, is_checked=is_checked, times_at_ms=times_at_ms
+    )
     stored = await trio.to_thread.run_sync(work, limiter=_threads)
     turn.renew()
     if isinstance(stored, BadBatch):

@@ -3,7 +3,8 @@ kbroker.payload.check), and whether each has a key if the topic is compacted. Pu
 
 A payload passes if it can be decompressed and is exactly as many records as the header says. Each
 record must have the length that it claims, offset deltas must be 0, 1, 2 and so on, and timestamps
-must fit in 64 bits.
+must fit in 64 bits. No record of a compressed batch is larger than the topic's
+max.decompressed.message.bytes.
 
 Error codes are those of Kafka's LogValidator: -1 for a payload that cannot be decompressed (also
 lz4 with linked blocks, which Java consumers cannot read), otherwise 87. A payload of more than
@@ -20,7 +21,7 @@ one by one and payload_arrays.py checks the rest with numpy: 0.2 us a record.
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.serial.errors import BufferUnderflow
 
@@ -31,6 +32,7 @@ from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, inflated_r
 from kbroker.formats.compacted_batches import read_stored
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, Inflated, TooLarge
 from kbroker.formats.turns import Turn
+from kbroker.settings.definition import ARRAY_MAX
 
 ARRAYS_FROM: Final = 128
 """Records from which on the array check is faster."""
@@ -40,7 +42,18 @@ _LZ4_FLAGS_AT = 4
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
-def check_quickly(batch: Buffer, header: BatchHeader, turn: Turn, keys_of: str = "") -> bool:
+class RecordRules(NamedTuple):
+    """- `keys_of`: the name of a compacted partition, all of whose records have keys; else empty
+    - `max_bytes`: of one record of a compressed batch, without its length"""
+
+    keys_of: str = ""
+    max_bytes: int = ARRAY_MAX
+
+
+ANY_RECORDS: Final = RecordRules()
+
+
+def check_quickly(batch: Buffer, header: BatchHeader, turn: Turn, rules: RecordRules = ANY_RECORDS) -> bool:
     """False: the check takes too long for this turn of the loop, or the batch is not to be stored
     as it is; call check() in a thread. Raises BadBatch."""
     if header.record_count >= ARRAYS_FROM and _ARRAYS not in sys.modules:  # Loading numpy takes long.
@@ -58,19 +71,18 @@ def check_quickly(batch: Buffer, header: BatchHeader, turn: Turn, keys_of: str =
     turn.spend(header, len(plain), header.record_count)
     if not is_one_frame:
         return False
-    _check_records(plain, header, keys_of)
+    _check_records(plain, header, rules)
     return True
 
 
-def check(batch: Buffer, header: BatchHeader, keys_of: str = "") -> Inflated:
+def check(batch: Buffer, header: BatchHeader, rules: RecordRules = ANY_RECORDS) -> Inflated:
     """The uncompressed records. Raises BadBatch. Decompressing takes up to twice 64 MiB of memory
-    and, in the worst case, about a second. `keys_of`: the name of a compacted partition, all of
-    whose records have keys."""
+    and, in the worst case, about a second."""
     try:
         inflated = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
         raise BadBatch(ErrorCode.message_too_large, str(error), by_log=False) from error
-    _check_records(inflated.plain, header, keys_of)
+    _check_records(inflated.plain, header, rules)
     return inflated
 
 
@@ -92,11 +104,13 @@ def _check_lz4(batch: Buffer) -> None:
         raise CorruptPayload("lz4 payload has blocks that depend on each other")
 
 
-def _check_records(payload: bytes, header: BatchHeader, keys_of: str) -> None:
+def _check_records(payload: bytes, header: BatchHeader, rules: RecordRules) -> None:
     count, base_ms = header.record_count, header.base_timestamp_ms
     try:
         if count * _LEAST_RECORD_BYTES > len(payload):  # Never loop over millions of claimed records.
             raise ValueError(f"{count} records cannot be in {len(payload)} bytes")
+        if header.codec_id and rules.max_bytes < ARRAY_MAX:
+            _check_sizes(payload, count, rules.max_bytes)
         if count >= ARRAYS_FROM:
             from kbroker.broker.logs.payload_arrays import check_with_arrays
 
@@ -107,8 +121,18 @@ def _check_records(payload: bytes, header: BatchHeader, keys_of: str) -> None:
         raise BadBatch(
             ErrorCode.invalid_record, f"the records are not what the header says: {error}"
         ) from error
-    if keys_of:
-        _check_keys(payload, header, keys_of)
+    if rules.keys_of:
+        _check_keys(payload, header, rules.keys_of)
+
+
+def _check_sizes(payload: bytes, count: int, max_bytes: int) -> None:
+    at = 0
+    for number in range(count):
+        size, at = varint(payload, at)
+        if size > max_bytes:
+            reason = f"record {number} has {size} bytes; max.decompressed.message.bytes is {max_bytes}"
+            raise BadBatch(ErrorCode.invalid_record, reason)
+        at += size
 
 
 def _check_keys(payload: bytes, header: BatchHeader, keys_of: str) -> None:

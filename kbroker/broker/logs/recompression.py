@@ -13,7 +13,7 @@ thread: levels are the operator's choice, and one batch may take a second.
 
 from __future__ import annotations
 
-from kbroker.broker.logs.payload_check import check
+from kbroker.broker.logs.payload_check import ANY_RECORDS, RecordRules, check
 from kbroker.broker.logs.validation import BadBatch, BatchRules, check_size, check_times
 from kbroker.formats.batches import (
     CONTROL,
@@ -56,14 +56,14 @@ def stored_form(
     batch: memoryview,
     header: BatchHeader,
     rules: BatchRules,
-    keys_of: str = "",
+    record_rules: RecordRules = ANY_RECORDS,
     *,
     is_checked: bool = True,
     times_at_ms: int | None = None,
 ) -> tuple[memoryview, BatchHeader] | BadBatch:
     """The batch as it is to be stored, or what to refuse it with (BadBatch.bare).
 
-    - `keys_of`: as of payload_check.check()
+    - `record_rules`: for the check of its payload
     - `is_checked`: whether the payload is checked
     - `times_at_ms`: when the batch arrived, if validate() left its timestamps to check_times()"""
     try:
@@ -71,7 +71,7 @@ def stored_form(
             check_times(batch, header, rules, times_at_ms)
         if not is_checked and not must_recompress(header, rules):
             return batch, header
-        plain, is_one_frame = check(batch, header, keys_of)
+        plain, is_one_frame = check(batch, header, record_rules)
         codec = Codec(header.codec_id) if rules.codec is None else rules.codec
         if header.codec_id == codec and is_one_frame:
             return batch, header

@@ -15,11 +15,13 @@ import logging
 from collections.abc import Container, Iterable
 
 from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.flushes import warn_of_flushes
 from kbroker.broker.logs.leader_epochs import EpochEntry
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_recovery import unusable_snapshots
 from kbroker.broker.logs.topic_records import removal_of
 from kbroker.broker.logs.topics import Topics
+from kbroker.broker.options import Durability
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.formats.state import (
     GENERATION,
@@ -90,8 +92,11 @@ def note_persister(store: StateStore, name: str) -> None:
         store.write([(PERSISTER.encode(), PersisterName(name).encode())])
 
 
-def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:
+def load_topics(
+    topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool, durability: Durability
+) -> None:
     """Load the topics, after finishing interrupted deletions. Synchronous: nothing is served yet.
+    Logs which of them want more than `durability`.
 
     Raises OperatorError, unless `adopt`, if a topic lacks a log, or if logs have records but there
     is no topic.
@@ -130,6 +135,7 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
     _look_at_orphans(known, set(filled), log_store)
     _note_transactional_logs(topics, state_store)
     _begin_life(topics, state_store)
+    warn_of_flushes(topics, durability)
 
 
 def _note_transactional_logs(topics: Topics, state_store: StateStore) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID, uuid4
 
 from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.logs.batch_rules import batch_rules
 from kbroker.broker.logs.leader_epochs import EpochEntry, LeaderEpochs
 from kbroker.broker.logs.partition import Partition, TopicShared
 from kbroker.broker.logs.producer_recovery import (
@@ -29,10 +30,8 @@ from kbroker.broker.logs.producer_recovery import (
     snapshot_changes,
 )
 from kbroker.broker.logs.producer_state import ProducerStates
-from kbroker.broker.logs.recompression import stored_codec
 from kbroker.broker.logs.space_reserve import SpaceReserve
 from kbroker.broker.logs.topic_records import first_epochs, removal_of, stored_epochs, stored_log_start
-from kbroker.broker.logs.validation import BatchRules
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.formats.state import (
@@ -482,19 +481,3 @@ class Topics:
             if is_new:
                 partition.producers = ProducerStates()
             topic.partitions.append(partition)
-
-
-def batch_rules(config: TopicConfig) -> BatchRules:
-    codec, codec_level = stored_codec(config)
-    return BatchRules(
-        max_message_bytes=config["max.message.bytes"],
-        # internal.segment.bytes is lower, and cuts segments only.
-        segment_bytes=max(config["segment.bytes"], 1 << 20),
-        log_append_time=config["message.timestamp.type"] == "LogAppendTime",
-        timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
-        timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
-        check_payload=config["kbroker.payload.check"] or is_compacted(config) or codec is not None,
-        needs_keys=is_compacted(config),
-        codec=codec,
-        codec_level=codec_level,
-    )

@@ -1,4 +1,4 @@
-"""Validates a produced batch. Each error has the code of Apache Kafka 4.3, in its order of checks.
+"""Validates a produced batch. Each error has the code of Apache Kafka 4.4, in its order of checks.
 
 The payload stays opaque. Records are opened only if the topic limits timestamps, or to name the
 records for which a batch is refused. A batch that is too large for the loop (formats/turns.py) is
@@ -29,6 +29,7 @@ from kbroker.formats.batches import (
 )
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
 from kbroker.formats.turns import Turn
+from kbroker.settings.definition import ARRAY_MAX
 
 _MAGIC_AT = 16
 _LEAST_LENGTH = 14
@@ -51,6 +52,8 @@ class BatchRules:
     timestamp_after_max_ms: int = 3_600_000
     check_payload: bool = False
     """Whether the records are checked as well (payload_check.py)."""
+    max_record_bytes: int = ARRAY_MAX
+    """Of one record of a compressed batch. If it is lower, their payloads are checked."""
     needs_keys: bool = False
     """Whether each record must have a key, as in a compacted topic; then the payload is checked."""
     codec: Codec | None = None

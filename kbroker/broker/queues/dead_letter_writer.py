@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import trio
 
 from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.logs.auto_creation import AutoCreation
 from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
@@ -90,9 +91,12 @@ class Written(NamedTuple):
 
 
 class DeadLetterWriter:
-    def __init__(self, topics: Topics, config: BrokerConfig, disk_floor: DiskFloor) -> None:
+    def __init__(
+        self, topics: Topics, config: BrokerConfig, disk_floor: DiskFloor, auto_creation: AutoCreation
+    ) -> None:
         self._topics = topics
         self._config = config
+        self._auto_creation = auto_creation
         self.disk_floor = disk_floor
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
@@ -132,8 +136,10 @@ class DeadLetterWriter:
     async def _create(self, name: str) -> Topic | NoDeadLetter:
         configs = {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
         try:
-            return await self._topics.create(name, self._config["num.partitions"], configs)
+            return await self._auto_creation.create(name, configs, "a share group's dead letter queue")
         except KafkaError as error:
+            if error.code is ErrorCode.unknown_topic_or_partition:
+                raise NotYet(error.message) from error
             # Another task is creating it: it is there at the next try.
             if error.code is ErrorCode.topic_already_exists:
                 raise NotYet(f"topic {name} is being made") from error

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from kbroker.settings.altering import CONFIGS, NODE_ID, Scope
+from kbroker.settings.altering import CONFIGS, BrokerConfig, Scope
 from kbroker.settings.queue import LOCK_MAX, LOCK_MAX_LIMIT_MS
 from kbroker.share.effects import ShareSettings
 from kbroker.share.share_queries import RanOut
@@ -40,12 +40,12 @@ class _RanOut:
 
 
 class LockReports:
-    """`settings(group_id)`: the group's effective settings. `longest_ms()`: the broker's bound of
+    """`settings(group_id)`: the group's effective settings. `broker`: the broker's, which bound
     lock durations."""
 
-    def __init__(self, settings: Callable[[str], ShareSettings], longest_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: Callable[[str], ShareSettings], broker: BrokerConfig) -> None:
         self._settings = settings
-        self._longest_ms = longest_ms
+        self._broker = broker
         self._groups: dict[str, _RanOut] = {}
         self._said_s: dict[str, float] = {}
         """When a group had its last line, if within the last minute."""
@@ -104,7 +104,7 @@ class LockReports:
                 "their consumers are gone or frozen, or had answered and that could not be saved; "
                 f"all other locks the broker prolongs ({LOCK_MAX})"
             )
-        longer = _longer(group_id, settings.lock_duration_ms, self._longest_ms())
+        longer = _longer(group_id, settings.lock_duration_ms, self._broker)
         return f"if its consumers are at work they need {longer}fewer records a poll (max.poll.records)"
 
 
@@ -116,16 +116,16 @@ def _outcome(found: _RanOut) -> str:
     return f"{given_up}, the others are delivered again" if again else given_up
 
 
-def _longer(group_id: str, lock_ms: int, longest_ms: int) -> str:
+def _longer(group_id: str, lock_ms: int, broker: BrokerConfig) -> str:
     """How to double the lock duration, as far as the broker allows; empty if it is at its
     maximum."""
     most = CONFIGS[Scope.BROKER][BOUND].maximum
     assert isinstance(most, int)
     if lock_ms >= most:
         return ""
-    raising = ""
+    raising, longest_ms = "", broker[BOUND]
     if lock_ms >= longest_ms:
         longest_ms = min(2 * lock_ms, most)
-        raising = f"kbroker configs set --broker {NODE_ID} {BOUND}={longest_ms}, and then "
+        raising = f"kbroker configs set --broker {broker['node.id']} {BOUND}={longest_ms}, and then "
     of_group = f"kbroker configs set --group {shlex.quote(group_id)} {_LOCK}={min(2 * lock_ms, longest_ms)}"
     return f"longer: {raising}{of_group} (now {lock_ms}), or "

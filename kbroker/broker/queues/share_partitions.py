@@ -76,7 +76,7 @@ class SharePartitions:
         self.settings = configs.share_settings
         self._reset_policy = configs.reset_policy
         self._member_lives_ms = member_lives_ms
-        self._lock_reports = LockReports(configs.share_settings, configs.longest_lock_ms)
+        self._lock_reports = LockReports(configs.share_settings, configs.broker)
         background.start(self._lock_reports.run)
         background.start(watch_clock, self.loaded, self.schedule)
         self.saving = Saving(persister, background, self._forget, self._follow_up)

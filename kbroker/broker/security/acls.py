@@ -23,6 +23,7 @@ import trio
 from kbroker import plugins
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import Decision
+from kbroker.broker.security.acl_lines import log_changes, log_loaded, noun
 from kbroker.errors import OperatorError
 from kbroker.formats.security_values import AclKey, StoredAcl
 from kbroker.formats.state import read_entries
@@ -31,13 +32,12 @@ from kbroker.security.acls import (
     AclFilter,
     AclTable,
     Operation,
-    PatternType,
     ResourceType,
-    canonical_host,
     loaded,
     stored,
 )
 from kbroker.security.authorizer import StandardAuthorizer, parse_super_users
+from kbroker.security.hosts import canonical_host
 from kbroker.security.principals import Principal
 from kbroker.security.rights import Rights, SharedMemory
 from kbroker.security.spi import Authorizer, AuthorizerContext
@@ -101,6 +101,10 @@ class Acls:
         """Whether there is an authorizer that decides by these entries."""
         return self._authorizer is not None and self._authorizer.uses_acls
 
+    @property
+    def _is_judged(self) -> bool:
+        return isinstance(self._authorizer, StandardAuthorizer)
+
     def load(self) -> None:
         """Load the stored entries, at start. Raises ValueError for one that cannot be read: without
         it the others might allow too much."""
@@ -108,7 +112,9 @@ class Acls:
             assert isinstance(value, StoredAcl)
             self._table.add(loaded(value))
         self._changed()
-        if self._table and not self.is_on:
+        if self.is_on:
+            log_loaded(self._table, is_judged=self._is_judged)
+        elif self._table:
             logger.warning(
                 "%d ACLs are stored, but authorizer.class.name is not set: they have no effect",
                 len(self._table),
@@ -177,9 +183,7 @@ class Acls:
             self._state.submit(changes, partial(self._saved, added, removed, decision))
             await decision.wait()
             await self._state.flush()
-        for verb, acls in (("added", added), ("removed", removed)):
-            for acl in acls:
-                logger.info("ACL %s: %s", verb, _told(acl))
+        log_changes(added, removed, is_judged=self._is_judged)
 
     def _saved(
         self, added: Sequence[Acl], removed: Sequence[Acl], decision: Decision, error: Exception | None
@@ -210,22 +214,9 @@ class Acls:
         if times:
             logger.info(
                 "denied %s from %s the operation %s on %s %s%s",
-                rights.principal, rights.host, operation.name, _noun(kind), name,
+                rights.principal, rights.host, operation.name, noun(kind), name,
                 f" ({times} denied since the last such line)" if times > 1 else "",
             )  # fmt: skip
-
-
-def _noun(kind: ResourceType) -> str:
-    return kind.name.lower().replace("_", " ")
-
-
-def _told(acl: Acl) -> str:
-    pattern = "" if acl.pattern is PatternType.LITERAL else "prefix "
-    verb = acl.permission.name.lower()
-    return (
-        f"{verb} {acl.principal} at {acl.host} the operation {acl.operation.name} on {_noun(acl.kind)} "
-        f"{pattern}{acl.name}"
-    )
 
 
 def _authorizer_of(config: BrokerConfig, changed: Callable[[], None]) -> Authorizer | None:

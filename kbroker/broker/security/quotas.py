@@ -26,7 +26,7 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.security_values import QuotaKey, StoredQuota
 from kbroker.formats.state import read_entries
 from kbroker.metrics import QuotaMetrics
-from kbroker.security.acls import canonical_host
+from kbroker.security.hosts import canonical_host
 from kbroker.security.metering import Meter, Metering
 from kbroker.security.principals import Principal
 from kbroker.security.quotas import (

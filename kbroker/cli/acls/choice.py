@@ -123,7 +123,8 @@ def user_options(function: F) -> F:
             metavar="ADDRESS",
             multiple=True,
             callback=each_not_blank,
-            help="Only from this IP address; may be repeated.  [default: from any]",
+            help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8; may be "
+            "repeated.  [default: from any]",
         ),
         click.option(
             "--user",
@@ -184,6 +185,32 @@ def entries(
         for (kind, name, operation), user, host in product(rights, users, hosts or (_ALL,))
     ]
     return list(dict.fromkeys(found))
+
+
+def check_new(wanted: list[Acl]) -> None:
+    """Raises UsageError for a new entry that would match no client or no topic. Such entries can
+    still be listed and removed."""
+    from kbroker.protocol.topic_names import is_legal, is_legal_prefix
+    from kbroker.security.acls import PatternType, ResourceType
+    from kbroker.security.hosts import is_address, is_range
+
+    for acl in wanted:
+        user = acl.principal.removeprefix("User:")
+        if user.startswith("User:"):
+            raise click.UsageError(f"--user {user}: only the name is needed, {user.removeprefix('User:')}")
+        may_exist = is_legal_prefix if acl.pattern is PatternType.PREFIXED else is_legal
+        if acl.kind is ResourceType.TOPIC and acl.name != _ALL and not may_exist(acl.name):
+            raise click.UsageError(
+                f"--topic {acl.name}: no topic has such a name; --prefixed means every name that begins so"
+            )
+        if acl.host != _ALL and not is_address(acl.host) and not is_range(acl.host):
+            raise click.UsageError(
+                f"--host {acl.host}: an IP address is needed, or a range of addresses such as 10.0.0.0/8"
+            )
+        try:
+            acl.check_host()
+        except ValueError as error:
+            raise click.UsageError(f"--host {acl.host}: {error}") from None
 
 
 def _plain(

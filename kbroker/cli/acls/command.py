@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.acls.choice import (
+    check_new,
     entries,
     filters,
     resource_options,
@@ -120,6 +121,7 @@ def add(
       kbroker acls add --consumer --user audit --topic orders --group audit
       kbroker acls add --user ops --cluster --operation describe --operation alter
       kbroker acls add --user bob --topic secret. --prefixed --operation all --deny
+      kbroker acls add --user '*' --cluster --operation all --deny --host 10.0.0.0/8
     """
     from kbroker.cli.acls.places import entries_at
 
@@ -127,6 +129,7 @@ def add(
         raise click.UsageError(f"--{role} and --deny exclude each other")
     resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
     wanted = entries(resources, role, users, hosts, operations, _permission(deny))
+    check_new(wanted)
     with entries_at(bootstrap, data_dir) as present:
         results = present.create(wanted)
     added = [acl for acl, error in zip(wanted, results, strict=True) if error is None]

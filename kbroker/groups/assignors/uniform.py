@@ -1,5 +1,5 @@
 """`uniform`, the default: as even as possible, then with as few moves as possible. Its results are
-those of Kafka 4.3.
+those of Kafka 4.4.
 
 If all members subscribe to the same topics, the partitions of all topics are one pool, and the
 members' numbers differ by at most one. With P partitions and M members each gets P // M, and P % M

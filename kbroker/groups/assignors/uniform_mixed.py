@@ -9,7 +9,7 @@ pass one. Numbers over all members may still differ by more: with members 1, 2 o
 of topic b, numbers like 9, 10, 11 remain. The process ends after ROUNDS rounds in any case, so long
 chains of overlapping subscriptions may stay less even.
 
-All of this, down to the order of members, is as in Kafka 4.3, so the results are equal. This module
+All of this, down to the order of members, is as in Kafka 4.4, so the results are equal. This module
 must not know ids: see PartitionPool.
 """
 

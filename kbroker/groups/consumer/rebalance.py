@@ -72,13 +72,15 @@ class ConsumerRebalances:
     def take_over(
         self, group: ConsumerGroup, member: ConsumerMember, said: ConsumerGroupMember, records: Records
     ) -> bool:
-        """Update the member's details. True if its subscription has changed. As in Kafka, another
-        assignor starts an epoch, too."""
-        other_assignor = said.server_assignor != member.said.server_assignor
+        """Update the member's details. True if its subscription has changed. As in Kafka, an epoch
+        starts, too, if the group's assignor becomes another one by the member's vote."""
+        has_new_vote = said.server_assignor != member.said.server_assignor
+        assignor = group.preferred_assignor(self.assignors) if has_new_vote else None
         other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
         other_topics = member.rights is not None and self._sees_others(member) and not other_regex
+        other_assignor = has_new_vote and group.preferred_assignor(self.assignors) != assignor
         other_subscription = other_names or other_regex or other_topics
         if other_subscription or other_assignor or group.topics_version != self.subscriptions.version:
             epochs = self._new_epochs(group, member, other_names, other_regex)

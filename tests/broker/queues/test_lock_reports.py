@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from kbroker.broker.queues.lock_reports import LockReports
+from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import ShareSettings
 from kbroker.share.share_queries import RanOut
 
@@ -32,7 +33,7 @@ def settings(group_id: str) -> ShareSettings:
 async def test_one_line_a_minute_for_each_group(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports = LockReports(settings, lambda: 60_000)
+    reports = LockReports(settings, BrokerConfig.load())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.run)
         await trio.sleep(100)
@@ -70,7 +71,8 @@ async def test_one_line_a_minute_for_each_group(
 async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports = LockReports(lambda group_id: replace(settings(group_id), lock_max_ms=60_000), lambda: 60_000)
+    config = BrokerConfig.load()
+    reports = LockReports(lambda group_id: replace(settings(group_id), lock_max_ms=60_000), config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.run)
         reports.ran_out("a", RanOut(3, 0, 0))
@@ -88,7 +90,7 @@ async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
 async def test_a_group_does_not_wait_for_the_minute_of_another_one(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports = LockReports(settings, lambda: 60_000)
+    reports = LockReports(settings, BrokerConfig.load())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.run)
         reports.ran_out("first", RanOut(1, 0, 0))

@@ -19,6 +19,7 @@ from tests.differential.known_differences import (
     settings,
     share_fetch,
     share_state,
+    tools,
     transactions,
 )
 from tests.differential.known_differences.matching import Difference
@@ -34,6 +35,7 @@ KNOWN: Sequence[Difference] = (
     *compaction.KNOWN,
     *security.KNOWN,
     *dead_letters.KNOWN,
+    *tools.KNOWN,
 )
 
 

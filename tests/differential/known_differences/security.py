@@ -37,7 +37,7 @@ KNOWN: Sequence[Difference] = (
         "DIF-100",
         r"\.(sasl_authenticate|describe_acls|describe_user_scram_credentials)(\.results\[\d+\])?\.error_message$",
         values("text", None),
-        "sasl_* acl_filters.* security_tls.*",
+        "sasl_* acl_filters.* acl_hosts.filters_with_hosts security_tls.*",
     ),
     Difference(
         "DIF-101",
@@ -161,5 +161,17 @@ KNOWN: Sequence[Difference] = (
             lambda theirs, ours: bool(theirs) and ours == [],
         ),
         "security_records.fetch_sessions_of_another_user",
+    ),
+    Difference(
+        "DIF-140",
+        r"^0\.create_acls\.results\[[012]\]\.error_code$",
+        values("none", "invalid_request"),
+        "acl_hosts.odd_spellings_of_ranges",
+    ),
+    Difference(
+        "DIF-140",
+        r"^[123]\.message for '(.*)'$",
+        lambda theirs, ours: theirs == "" and str(ours).startswith("Invalid CIDR notation '"),
+        "acl_hosts.odd_spellings_of_ranges",
     ),
 )

@@ -110,9 +110,9 @@ def api_versions(s: Session) -> None:
         s.note(f"{name!r} {number!r}", [answer.error_code.name, bool(answer.api_keys)])
 
 
-@script()
+@script("RPC-74")
 def the_broker_that_a_client_expects(s: Session) -> None:
-    """ApiVersions 5, over connections of its own and one that goes on."""
+    """ApiVersions 5, over one connection."""
     cluster = s.prepare("describe_cluster", 0, include_cluster_authorized_operations=False)
     expected = cluster.cluster_id, cluster.controller_id
     for what, cluster_id, node_id in (

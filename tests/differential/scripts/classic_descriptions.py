@@ -171,7 +171,7 @@ def deleting_in_each_state(s: Session) -> None:
     a.join()
 
 
-@script()
+@script("RPC-6")
 def deleting_unknown_groups(s: Session) -> None:
     group = classic_group(s)
     for version in (0, 1, 2, 3):

@@ -7,7 +7,7 @@ noted.
 
 from __future__ import annotations
 
-from tests.differential.consumers import Consumer, group_of
+from tests.differential.consumers import Consumer, describe, group_of
 from tests.differential.script import Json, Session, Topic, script
 
 Targets = dict[str, dict[str, list[int]]]
@@ -210,3 +210,27 @@ def the_assignor_of_most(s: Session) -> None:
         0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000, server_assignor="range"
     )
     s.note("targets", totals(targets(s, group)))
+
+
+@script("BASE-69")
+def assignors_that_members_change(s: Session) -> None:
+    """Whether the group has a new epoch: with three members, and with one."""
+    topic = s.topic(3)
+    group = group_of(s, "three", topic)
+    a, b, c = (Consumer(s, group, name) for name in "abc")
+    for member in (a, b, c):
+        member.join(topic)
+    for member, assignor in (
+        (a, "uniform"), (b, "uniform"), (c, "range"), (b, "range"), (b, "range"), (a, "range"),
+        (c, "uniform"),
+    ):  # fmt: skip
+        member.beat(server_assignor=assignor)
+        describe(s, group)
+    group = group_of(s, "one", topic)
+    alone = Consumer(s, group, "m")
+    alone.join(topic)
+    for assignor in ("uniform", "range", None, "range", "uniform"):
+        alone.beat(server_assignor=assignor)
+        describe(s, group)
+    alone.join(topic, server_assignor="range")
+    describe(s, group)

@@ -30,10 +30,12 @@ def defaults(s: Session) -> None:
     shown(s, f"{s.name}-g", SESSION, HEARTBEAT, synonyms=False)
 
 
-@script()
+@script("CFG-22")
 def of_the_assignor_s_thread(s: Session) -> None:
-    shown(s, f"{s.name}-g", OFFLOAD)
-    each(s, f"{s.name}-g", OFFLOAD, "false", "maybe")
+    for name in (OFFLOAD, "share.assignor.offload.enable"):
+        shown(s, f"{s.name}-g", name)
+        each(s, f"{s.name}-g", name, "false", "maybe")
+        shown(s, f"{s.name}-g", name)
 
 
 @script()

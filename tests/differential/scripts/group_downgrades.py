@@ -154,7 +154,7 @@ def a_classic_member_joins(s: Session) -> None:
     describe(s, group)
 
 
-@script()
+@script("BASE-70")
 def joins_that_are_refused(s: Session) -> None:
     group, topic, _ = consumers(s)
     a = ClassicMember(s, group, "a")

@@ -192,7 +192,7 @@ def the_empty_group(s: Session) -> None:
         send(t, "", {topic: {0: 5}}, version)
 
 
-@script()
+@script("BASE-68")
 def groups_that_do_not_exist(s: Session) -> None:
     topic = s.topic()
     t = transactional(s)
@@ -205,7 +205,7 @@ def groups_that_do_not_exist(s: Session) -> None:
             describe(s, group)
 
 
-@script()
+@script("BASE-68")
 def partitions_that_are_unknown(s: Session) -> None:
     topic, group = s.topic(), classic_group(s)
     nothing = Topic(f"{s.name}-missing", UUID(int=77))
@@ -302,7 +302,7 @@ def a_classic_group_that_rebalances(s: Session) -> None:
     fetch(s, group, [topic])
 
 
-@script()
+@script("BASE-68")
 def a_member_of_a_consumer_group(s: Session) -> None:
     topic = s.topic()
     group = group_of(s, "g", topic)

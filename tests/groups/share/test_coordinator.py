@@ -225,8 +225,8 @@ def test_the_last_member_leaves(world: World) -> None:  # GRP-14, GRP-23, GRP-44
     world.heartbeat("m1", -1)
     records = world.records()
     assert records[RecordType.SHARE_GROUP_TARGET_METADATA, None] == ShareGroupTargetMetadata(
-        assignment_epoch=2, assignment_timestamp=world.now_ms
-    )
+        assignment_epoch=3, assignment_timestamp=world.now_ms
+    ), "it is the epoch of the group without members"
     assert set(records) == {
         (each, None)
         for each in (

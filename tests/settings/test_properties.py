@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from kbroker.client.properties import read_properties
 from kbroker.errors import OperatorError
+from kbroker.settings.properties import as_properties, read_properties, read_text
+
+KAFKA = Path(__file__).parent / "kafka"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +40,8 @@ def test_properties(text: str, found: dict[str, str]) -> None:
     ("text", "line"),
     [
         ("a=b\n=c", r"f:2: this line has no name; write name=value"),
-        ("a=b\n#\nc=d\na=e", r"f:4: a is given more than once"),
-        ("x=\\\n y\na=1\na=2", r"f:4: a is given"),
+        ("a=b\n#\nc=\\u12", r"f:3: \\u needs four hexadecimal digits; write \\\\ for a backslash"),
+        ("x=\\\n y\n=2", r"f:3: this line has no name"),
     ],
 )
 def test_lines_that_are_refused(text: str, line: str) -> None:
@@ -55,3 +60,28 @@ def test_half_a_character_is_refused_without_the_value(line: str) -> None:
     assert str(failure.value) == (
         "here:2: a \\u escape is one half of a character; write both, or the character"
     )
+
+
+def test_a_file_is_read_as_java_reads_it() -> None:  # CFG-54
+    """syntax.json is what java.util.Properties of Java 17 reads from the file: every separator,
+    escape, comment, continued line and line end, and a character of Latin-1."""
+    found = read_properties(read_text(KAFKA / "syntax.properties"), "f")
+    assert found == json.loads((KAFKA / "syntax.json").read_text())
+
+
+def test_utf_8_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
+    """Java would read it as Latin-1; no person means that."""
+    for text in ("name=Größe", "\ufeffname=Größe"):
+        (tmp_path / "f").write_text(text, "utf-8")
+        assert read_properties(read_text(tmp_path / "f"), "f") == {"name": "Größe"}
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a b", " two blanks ", "\tx", "a\\b\\\\c", "a\r\nb\n", "#=:!", "Größe"]
+)
+def test_what_is_written_is_read(value: str) -> None:
+    assert read_properties(as_properties({"a.b": value, "c": "d"}), "f") == {"a.b": value, "c": "d"}
+
+
+def test_the_last_value_of_a_name_applies() -> None:
+    assert read_properties("a=1\nb=2\na=3", "f") == {"a": "3", "b": "2"}

@@ -1,0 +1,10 @@
+"""DescribeDelegationToken (41), v1-3: refused (delegation_tokens.py). Every client may send it."""
+
+from __future__ import annotations
+
+from kbroker.api.delegation_tokens import refusal_code
+from kbroker.api.request import Message, Request
+
+
+def handle(request: Request) -> Message:
+    return {"error_code": refusal_code(request), "tokens": ()}
