@@ -12,20 +12,21 @@ from typing import TypeVar
 
 import click
 
-from kbroker.testing.broker import open_test_broker
-from tests.differential.apache_kafka import running_kafka, version
+from tests.differential.apache_kafka import running_kafka, started_kafka, version
 from tests.differential.known_differences import explain
 from tests.differential.page import listed
 from tests.differential.running import (
     AT_ONCE,
     BROKER_CONFIG,
+    PROFILES,
+    At,
     Found,
     differences,
+    kbroker,
     load_scripts,
     record,
     recorded,
     run,
-    secured_broker,
 )
 from tests.differential.script import Script
 from tests.differential.secured import PROTOCOL_MAP, Place
@@ -45,21 +46,21 @@ def record_kafka(names: tuple[str, ...]) -> None:
     answers."""
     chosen = _chosen(names)
     failed = 0
-    for secured in (False, True):
-        scripts = [script for script in chosen if script.secured == secured]
+    for profile in PROFILES:
+        scripts = [script for script in chosen if script.profile == profile]
         if scripts:
-            with _kafka(secured) as at:
+            with _kafka(profile) as at:
                 failed += _record(scripts, at)
     sys.exit(1 if failed else 0)
 
 
 @contextmanager
-def _kafka(secured: bool) -> Iterator[int | Place]:
+def _kafka(profile: str) -> Iterator[At]:
     """A fresh Kafka with the profile of these scripts."""
     with tempfile.TemporaryDirectory() as home:
-        if not secured:
-            with running_kafka(Path(home), BROKER_CONFIG) as port:
-                yield port
+        if profile != "secured":
+            with started_kafka(Path(home), BROKER_CONFIG) as broker:
+                yield broker if profile == "restarts" else broker.port
         else:
             place = Place(Path(home))
             config = BROKER_CONFIG | place.settings(load_scripts().values())
@@ -68,7 +69,7 @@ def _kafka(secured: bool) -> Iterator[int | Place]:
                 yield place
 
 
-def _record(scripts: list[Script], at: int | Place) -> int:
+def _record(scripts: list[Script], at: At) -> int:
     return sum(
         _each(
             [script for script in scripts if script.alone == alone],
@@ -102,10 +103,10 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
 
     chosen = _chosen(names)
     failed = 0
-    for secured in (False, True):
-        scripts = [script for script in chosen if script.secured == secured]
+    for profile in PROFILES:
+        scripts = [script for script in chosen if script.profile == profile]
         if scripts:
-            with _kbroker(secured, storage) as at:
+            with kbroker(profile, storage) as at:
                 failed += _compare(scripts, at, judge)
     unequal = {each.script for each in unexplained}
     explained = {each.script for found in met.values() for each in found} - unequal
@@ -119,18 +120,13 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
     sys.exit(1 if unexplained or failed else 0)
 
 
-@contextmanager
-def _kbroker(secured: bool, storage: str) -> Iterator[int | Place]:
-    if secured:
-        with secured_broker(storage) as place:
-            yield place
-    else:
-        with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
-            yield broker.port
-
-
-def _compare(scripts: list[Script], at: int | Place, judge: Callable[[list[Found]], str]) -> int:
-    return _each(scripts, lambda script: differences(script, recorded(script), run(script, at)), judge)
+def _compare(scripts: list[Script], at: At, judge: Callable[[list[Found]], str]) -> int:
+    return _each(
+        scripts,
+        lambda script: differences(script, recorded(script), run(script, at)),
+        judge,
+        at_once=1 if scripts[0].restarts else AT_ONCE,
+    )
 
 
 def _number(name: str) -> int:

@@ -44,34 +44,60 @@ def version() -> str:
     return jar.stem.removeprefix("kafka_2.13-")
 
 
-@contextmanager
-def running_kafka(
-    home: Path, config: Mapping[str, str], listeners: str = "", port: int | None = None
-) -> Iterator[int]:
-    """Start a broker on an empty directory below `home`; yields its port; kills it at the end.
+class RunningKafka:
+    """One broker over all its starts, on an empty directory below `home`.
 
     `listeners`: all but the controller's; default: one for plain text. `port`: that of the plain
     listener, where `listeners` or `config` names the listeners.
     """
-    port, controller = port or free_port(), free_port()
-    listeners = listeners or f"PLAINTEXT://127.0.0.1:{port}"
-    properties = home / "server.properties"
-    properties.write_text(
-        "".join(f"{name}={value}\n" for name, value in _settings(home, listeners, controller, config).items())
-    )
-    java = ["java", "-Xmx768m", "-cp", class_path()]
-    _run(*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
-    log_file = home / "kafka.log"
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)], stdout=log, stderr=subprocess.STDOUT
-        )
+
+    def __init__(
+        self, home: Path, config: Mapping[str, str], listeners: str = "", port: int | None = None
+    ) -> None:
+        self.port, controller = port or free_port(), free_port()
+        listeners = listeners or f"PLAINTEXT://127.0.0.1:{self.port}"
+        self._properties, self._log_file = home / "server.properties", home / "kafka.log"
+        settings = _settings(home, listeners, controller, config)
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._java = ["java", "-Xmx768m", "-cp", class_path()]
+        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when the port accepts connections. Raises KafkaFailed."""
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._properties)], stdout=log, stderr=subprocess.STDOUT
+            )
+        _wait_for_port(self._process, self.port, self._log_file)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait. No error if the broker does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def started_kafka(
+    home: Path, config: Mapping[str, str], listeners: str = "", port: int | None = None
+) -> Iterator[RunningKafka]:
+    """Start a broker (see RunningKafka); kill it at the end."""
+    broker = RunningKafka(home, config, listeners, port)
     try:
-        _wait_for_port(process, port, log_file)
-        yield port
+        broker.start()
+        yield broker
     finally:
-        process.kill()
-        process.wait()
+        broker.kill()
+
+
+@contextmanager
+def running_kafka(
+    home: Path, config: Mapping[str, str], listeners: str = "", port: int | None = None
+) -> Iterator[int]:
+    """Likewise; yields its port."""
+    with started_kafka(home, config, listeners, port) as broker:
+        yield broker.port
 
 
 def _settings(home: Path, listeners: str, controller: int, config: Mapping[str, str]) -> dict[str, str]:

@@ -10,18 +10,22 @@ import importlib
 import json
 import pkgutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kbroker.testing.broker import open_test_broker
 from tests.differential import scripts
+from tests.differential.restarts import Broker, Restartable
 from tests.differential.script import SCRIPTS, Script, Session
 from tests.differential.secured import Place, Secured, session_name
 from tests.differential.transcript import Json
 
 RECORDED = Path(__file__).parent / "recorded"
+At: TypeAlias = "int | Place | Broker"
+"""Where a broker is: its port, for scripts of the first profile."""
+PROFILES: Sequence[str] = ("plain", "secured", "restarts")
 AT_ONCE = 12
 """Scripts that run concurrently: most of their time is waiting."""
 _IDENTITY = (
@@ -64,9 +68,9 @@ def load_scripts() -> dict[str, Script]:
     return SCRIPTS
 
 
-def run(script: Script, at: int | Place) -> list[Json]:
+def run(script: Script, at: At) -> list[Json]:
     """The transcript of one script. Raises any exception of the script, AssertionError if it could
-    not run as intended. `at`: the port of a broker, or where a secured one is."""
+    not run as intended. `at`: a broker with the script's profile."""
     session = opened(script, at)
     try:
         script.run(session)
@@ -75,10 +79,24 @@ def run(script: Script, at: int | Place) -> list[Json]:
     return json.loads(json.dumps(session.steps))
 
 
-def opened(script: Script, at: int | Place) -> Session:
+def opened(script: Script, at: At) -> Session:
     if isinstance(at, int):
         return Session(session_name(script), at)
-    return Secured(session_name(script), at.plain, broker=at)
+    if isinstance(at, Place):
+        return Secured(session_name(script), at.plain, broker=at)
+    return Restartable(session_name(script), at.port, broker=at)
+
+
+@contextmanager
+def kbroker(profile: str, storage: str) -> Iterator[At]:
+    if profile == "secured":
+        with secured_broker(storage) as place:
+            yield place
+    else:
+        # The memory engine does not survive a restart.
+        engine = "segment" if profile == "restarts" and storage == "memory" else storage
+        with open_test_broker(storage=engine, config=BROKER_CONFIG) as broker:
+            yield broker if profile == "restarts" else broker.port
 
 
 @contextmanager
@@ -100,7 +118,7 @@ def recorded_file(script: Script) -> Path:
     return RECORDED / module / f"{name}.json"
 
 
-def record(script: Script, at: int | Place, kafka_version: str) -> list[Json]:
+def record(script: Script, at: At, kafka_version: str) -> list[Json]:
     steps = run(script, at)
     file = recorded_file(script)
     file.parent.mkdir(parents=True, exist_ok=True)

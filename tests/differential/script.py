@@ -50,6 +50,12 @@ class Script:
     long: bool
     secured: bool = False
     """Written for the second profile: see secured.py."""
+    restarts: bool = False
+    """Written for a broker that no other script uses meanwhile: see restarts.py."""
+
+    @property
+    def profile(self) -> str:
+        return "secured" if self.secured else "restarts" if self.restarts else "plain"
 
 
 SCRIPTS: dict[str, Script] = {}

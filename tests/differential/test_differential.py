@@ -1,8 +1,9 @@
 """Every script against kbroker, its answers compared with those recorded from Apache Kafka.
 
 Scripts are independent of each other and mostly wait, so all run concurrently on one broker, or on
-one with an authorizer and SASL listeners, before the first test checks its result. `full` adds the
-long scripts, and the other engines, on which the scripts that depend on the log run.
+one with an authorizer and SASL listeners, before the first test checks its result. Scripts that
+restart their broker or alter its settings run one after the other on a third. `full` adds the long
+scripts, and the other engines, on which the scripts that depend on the log run.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from tests.differential.page import listed
 from tests.differential.running import (
     AT_ONCE,
     BROKER_CONFIG,
+    At,
     Found,
     differences,
+    kbroker,
     load_scripts,
     recorded,
     run,
-    secured_broker,
 )
 from tests.differential.script import Script
-from tests.differential.secured import Place
 
 SCRIPTS = load_scripts()
 LONG = {name for name, script in SCRIPTS.items() if script.long}
 ON_DISK = [name for name in sorted(SCRIPTS) if name.startswith(("base_confirmed.", "compaction_", "txn_"))]
 
 
-def compare(script: Script, at: int | Place) -> list[Found]:
+def compare(script: Script, at: At) -> list[Found]:
     return differences(script, recorded(script), run(script, at))
 
 
@@ -49,12 +50,14 @@ Compared: TypeAlias = Mapping[str, Future[list[Found]]]
 def comparing(storage: str, names: Iterable[str]) -> Iterator[Compared]:
     slowest_first = sorted((SCRIPTS[name] for name in names), key=lambda script: -script.seconds)
     with ExitStack() as opened:
-        broker = opened.enter_context(open_test_broker(storage=storage, config=BROKER_CONFIG))
-        at: dict[bool, int | Place] = {False: broker.port}
-        if any(script.secured for script in slowest_first):
-            at[True] = opened.enter_context(secured_broker(storage))
-        pool = opened.enter_context(ThreadPoolExecutor(AT_ONCE))
-        yield {script.name: pool.submit(compare, script, at[script.secured]) for script in slowest_first}
+        profiles = {script.profile for script in slowest_first}
+        at = {profile: opened.enter_context(kbroker(profile, storage)) for profile in profiles}
+        at_once = opened.enter_context(ThreadPoolExecutor(AT_ONCE))
+        in_turn = opened.enter_context(ThreadPoolExecutor(1))
+        yield {
+            script.name: (in_turn if script.restarts else at_once).submit(compare, script, at[script.profile])
+            for script in slowest_first
+        }
 
 
 @pytest.fixture(scope="module")

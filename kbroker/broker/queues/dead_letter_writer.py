@@ -111,7 +111,8 @@ class DeadLetterWriter:
         return topic.partitions[source.log.partition % len(topic.partitions)]
 
     def _refusal(self, name: str, source: Partition) -> NoDeadLetter | None:
-        """Kafka's checks in Kafka's order; the last one is kbroker's own."""
+        """Kafka's checks in Kafka's order, but for the prefix of existing topics (DLQ-33). The last
+        one is kbroker's own."""
         topic = self._topics.by_name(name)
         prefix = self._config["errors.deadletterqueue.topic.name.prefix"]
         if not name:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tests.differential.known_differences import (
     base,
     compaction,
+    dead_letters,
     groups,
     security,
     settings,
@@ -33,6 +34,7 @@ KNOWN: Sequence[Difference] = (
     *groups.KNOWN,
     *compaction.KNOWN,
     *security.KNOWN,
+    *dead_letters.KNOWN,
     *tools.KNOWN,
 )
 
