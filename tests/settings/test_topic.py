@@ -15,7 +15,7 @@ from kbroker.settings.altering import (
     checked_topic_configs,
     describe,
 )
-from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, to_text
+from kbroker.settings.definition import ARRAY_MAX, INT_MAX, LONG_MAX, ConfigDef, to_text
 from kbroker.settings.topic import is_compacted
 from kbroker.settings.topic_configs import TOPIC_CONFIGS
 
@@ -40,6 +40,7 @@ KAFKA_NAMES = [
     "local.retention.bytes",
     "local.retention.ms",
     "max.compaction.lag.ms",
+    "max.decompressed.message.bytes",
     "max.message.bytes",
     "message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms",
@@ -177,6 +178,7 @@ LIMITS = [
     ("retention.bytes", -LONG_MAX - 1, LONG_MAX),
     ("segment.bytes", 1 << 20, INT_MAX),
     ("segment.ms", 1, LONG_MAX),
+    ("max.decompressed.message.bytes", 1, ARRAY_MAX),
     ("max.message.bytes", 0, INT_MAX),
     ("compression.gzip.level", -1, 9),
     ("compression.lz4.level", 1, 17),
