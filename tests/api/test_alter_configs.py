@@ -152,7 +152,7 @@ REFUSED = [
         "the broker",
     ),
     (resource(BROKER, "", (ASSIGNMENT_INTERVAL, "-1")), ErrorCode.invalid_request, None),
-    (resource(LOGGER, "1", ("root", "INFO")), ErrorCode.invalid_request, None),
+    (resource(LOGGER, "2", ("root", "INFO")), ErrorCode.invalid_request, None),
     (resource(METRICS, "m", ("interval.ms", "100")), ErrorCode.invalid_request, None),
     (resource(99, "a", ("a", "b")), ErrorCode.invalid_request, None),
 ]

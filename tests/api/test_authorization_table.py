@@ -93,7 +93,7 @@ HIDING = {"list_groups", "list_transactions", "describe_cluster"}
 """APIs that refuse nothing, but leave out what the client may not see."""
 IMPLIED = {("delete_topics", Need(Operation.DESCRIBE, ResourceType.TOPIC))}
 """Rights that others of the row imply. The handler looks at them because they may be denied."""
-BY_NAME = {"produce": 12, "fetch": 12, "offset_commit": 9, "offset_fetch": 9}
+BY_NAME = {"produce": 12, "fetch": 12, "offset_commit": 9, "offset_fetch": 9, "txn_offset_commit": 5}
 """The newest versions that name topics, of APIs whose later versions have ids."""
 
 

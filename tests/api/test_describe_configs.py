@@ -130,7 +130,7 @@ async def test_the_broker_and_all_brokers(connect: Connect) -> None:
         (GROUP, "", ErrorCode.invalid_request),
         (BROKER, "2", ErrorCode.invalid_request),
         (BROKER, "x", ErrorCode.invalid_request),
-        (LOGGER, "1", ErrorCode.invalid_request),
+        (LOGGER, "2", ErrorCode.invalid_request),
         (METRICS, "m", ErrorCode.invalid_request),
         (99, "x", ErrorCode.invalid_request),
     ],
@@ -155,7 +155,7 @@ async def test_resources_that_have_settings(connect: Connect) -> None:  # CFG-39
         for name in ("b", "a"):
             await client.create_topic(name)
         await alter(client, resource(GROUP, "g", ("share.auto.offset.reset", "earliest")))
-        everything = [(TOPIC, "a"), (TOPIC, "b"), (BROKER, "1"), (GROUP, "g")]
+        everything = [(TOPIC, "a"), (TOPIC, "b"), (BROKER, "1"), (LOGGER, "1"), (GROUP, "g")]
         assert await listed(client) == (ErrorCode.none, everything)
         assert await listed(client, TOPIC, BROKER, LOGGER, METRICS, GROUP) == (ErrorCode.none, everything)
         assert await listed(client, GROUP) == (ErrorCode.none, [(GROUP, "g")])

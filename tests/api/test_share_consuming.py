@@ -348,7 +348,7 @@ class TestWaiting:
             key = await prepare(client)
             delete = lambda: client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])  # noqa: E731
             answer = await self.waits_until(client, Member(client, "M1"), key, delete)
-            assert rows(answer)[key].error_code == ErrorCode.unknown_topic_id
+            assert rows(answer)[key].error_code == ErrorCode.unknown_topic_or_partition
 
 
 async def test_epoch_0_over_an_open_session_releases_its_records(connect: Connect) -> None:  # SES-5

@@ -141,7 +141,7 @@ async def test_an_idle_session_keeps_nothing_of_a_deleted_topic(connect: Connect
         assert client.broker.share_partitions.loaded() == []
         gc.collect()
         assert loaded() is None
-        assert rows(await member.fetch(wait_ms=0))[key].error_code == ErrorCode.unknown_topic_id.value
+        assert rows(await member.fetch(wait_ms=0))[key].error_code == ErrorCode.unknown_topic_or_partition
 
 
 async def test_a_session_finds_what_was_loaded_anew(connect: Connect) -> None:

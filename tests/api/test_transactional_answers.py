@@ -7,7 +7,7 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import ProducerInfo
 from tests.api.conftest import Connect, versions
-from tests.api.transaction_clients import describe
+from tests.api.transaction_clients import describe, topic_key
 from tests.api.transactional_producer import (
     VERIFY_FROM,
     add,
@@ -41,7 +41,7 @@ async def test_offsets_of_the_empty_id(connect: Connect, version: int) -> None:
             group_id="g",
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            topics=[{"name": "a", "partitions": [row]}],
+            topics=[{**topic_key(client, "a"), "partitions": [row]}],
         )
         assert answer.topics[0].partitions[0].error_code == ErrorCode.invalid_request
 
@@ -63,7 +63,7 @@ async def test_offsets_of_no_partition(connect: Connect, version: int) -> None:
             group_id="g",
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            topics=[{"name": "a", "partitions": []}],
+            topics=[{**topic_key(client, "a"), "partitions": []}],
         )
         assert list(answer.topics) == []
 

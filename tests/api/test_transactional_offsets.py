@@ -12,6 +12,7 @@ import pytest
 from kbroker.errors import ErrorCode, NoSpace
 from tests.api.conftest import Client, Connect, versions
 from tests.api.test_offset_requests import commit
+from tests.api.transaction_clients import topic_key
 from tests.api.transactional_producer import Producer, opened
 from tests.metrics.world import refusing
 
@@ -59,7 +60,7 @@ async def send_offsets(
         producer_id=more.pop("producer_id", producer.producer_id),
         producer_epoch=more.pop("producer_epoch", producer.epoch),
         **{**member, **more},
-        topics=[{"name": topic, "partitions": rows}],
+        topics=[{**topic_key(producer.client, topic), "partitions": rows}],
     )
     return {row.partition_index: ErrorCode(row.error_code) for row in answer.topics[0].partitions}
 
@@ -135,11 +136,12 @@ async def test_refusals(connect: Connect, version: int) -> None:
         long = await send_offsets(producer, {0: 1}, version=version, metadata="x" * 5000)
         assert long == {0: ErrorCode.offset_metadata_too_large}
         assert await send_offsets(producer, {0: 1}, version=version, topic="none") == {
-            0: ErrorCode.unknown_topic_or_partition
+            0: ErrorCode.unknown_topic_or_partition if version < 6 else ErrorCode.unknown_topic_id
         }
         if version >= 3:
             assert await add_offsets(producer, "new") == OK
-            for group, code in (("new", ErrorCode.illegal_generation), (G, ErrorCode.unknown_member_id)):
+            no_group = ErrorCode.illegal_generation if version < 6 else ErrorCode.group_id_not_found
+            for group, code in (("new", no_group), (G, ErrorCode.unknown_member_id)):
                 asked = {"version": version, "generation_id": 3, "member_id": "m"}
                 assert await send_offsets(producer, {0: 1}, group, **asked) == {0: code}
         assert await offsets(client, 0, stable=True) == {0: -1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kbroker.api import handler_of
 from kbroker.api.request import Raw, Request
@@ -17,6 +18,12 @@ from tests.broker.transactional_log import Log
 
 HANGING = 4_000_000
 """A producer id that the coordinator does not know."""
+
+
+def topic_key(client: Client, name: str) -> dict[str, Any]:
+    """By name and by id: each version uses the field that it has."""
+    topic = client.broker.topics.by_name(name)
+    return {"name": name, "topic_id": UUID(int=77) if topic is None else topic.topic_id}
 
 
 async def init(client: Client, name: str, timeout_ms: int = 60_000) -> ProducerEpoch:
