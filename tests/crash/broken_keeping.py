@@ -21,7 +21,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues import kept_records
 from kbroker.broker.queues.held_logs import HeldLogs
 from kbroker.broker.queues.kept_records import KeptRecords
-from kbroker.formats.batches import Record
+from kbroker.formats.batches import BatchHeader, Record
 from kbroker.share.parked import ParkingChange
 from kbroker.storage.spi import SegmentInfo
 from tests.crash.broken_queues import alter_changes
@@ -42,7 +42,8 @@ def _cuts_first() -> None:
         found: list[tuple[Any, Mapping[int, bytes]]] = []
 
         async def collect(group: Any, records: Mapping[int, bytes]) -> None:
-            found.append((group, records))
+            if records:
+                found.append((group, records))
 
         self._save = collect
         try:
@@ -76,12 +77,12 @@ def _drops_returned() -> None:
 
 
 def _strips_headers() -> None:
-    build = kept_records.build_batch
+    copy = kept_records.copy_of
 
-    def build_without(records: Sequence[Record], **options: Any) -> bytes:
-        return build([each._replace(headers=()) for each in records], **options)
+    def copy_without(record: Record, header: BatchHeader, **options: Any) -> bytes:
+        return copy(record._replace(headers=()), header, **options)
 
-    kept_records.build_batch = build_without  # type: ignore[assignment]
+    kept_records.copy_of = copy_without  # type: ignore[assignment]
 
 
 def _leaves_kept() -> None:

@@ -124,7 +124,7 @@ def test_unsupported_version_of_api_versions_is_answered(broker: RunningBroker) 
     with connect(broker) as sock:
         sock.sendall(frame(API_VERSIONS, 77, b"", tags=b"\x00"))
         size, correlation_id, error, count, key, first, last = struct.unpack(">iihihhh", _exactly(sock, 20))
-        assert (correlation_id, error, count, key, first, last) == (7, 35, 1, 18, 0, 4)
+        assert (correlation_id, error, count, key, first, last) == (7, 35, 1, 18, 0, 5)
         assert size == 16
 
 
