@@ -190,7 +190,7 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     assert f"cannot use {tmp_path}/file (Not a directory)" in refusal(tmp_path / "file")
     assert "is not a kbroker data directory" in refusal(tmp_path)
     describe(tmp_path, format_version=9)
-    assert "was written by a newer kbroker (format 9, this one knows 4): use that version" in refusal(
+    assert "was written by a newer kbroker (format 9, this one knows 5): use that version" in refusal(
         tmp_path
     )
     describe(tmp_path, log_engine="tape", state_engine="tape")
