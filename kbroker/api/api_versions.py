@@ -3,8 +3,9 @@
 Only this API answers an unsupported version: with a v0 body, code 35 and its own range (KIP-511).
 An empty or malformed client software name or version is INVALID_REQUEST without ranges. So is a
 cluster id without a node id, or the reverse (v5, KIP-1242); if one of them is wrong, the answer is
-REBOOTSTRAP_REQUIRED. Supported
-features whose minimum is 0 are left out below v4, since older Java clients refuse them
+REBOOTSTRAP_REQUIRED, also without ranges.
+
+Supported features whose minimum is 0 are left out below v4, since older Java clients refuse them
 (KAFKA-17492). Features of kbroker's own are supported ones only: nothing about them is finalised.
 """
 
@@ -21,7 +22,7 @@ from kbroker.protocol.reject_reasons import FEATURE
 
 API_KEY = 18
 SHARE_VERSION = 2
-NO_NODE = -1
+_NO_NODE = -1
 _NAMES_BROKER_FROM = 5
 FEATURES = (
     # name, lowest and highest level supported, level finalised
@@ -73,9 +74,9 @@ def _refusal(request: Request) -> ErrorCode:
     body, broker = request.body, request.broker
     if request.version >= 3 and not _software_is_named(body):
         return ErrorCode.invalid_request
-    if request.version < _NAMES_BROKER_FROM or (body.cluster_id, body.node_id) == (None, NO_NODE):
+    if request.version < _NAMES_BROKER_FROM or (body.cluster_id, body.node_id) == (None, _NO_NODE):
         return ErrorCode.none
-    if body.cluster_id is None or body.node_id == NO_NODE:
+    if body.cluster_id is None or body.node_id == _NO_NODE:
         return ErrorCode.invalid_request
     is_this = (body.cluster_id, body.node_id) == (broker.cluster_id, broker.node_id)
     return ErrorCode.none if is_this else ErrorCode.rebootstrap_required

@@ -27,6 +27,7 @@ _CLUSTER_ID = _Field("cluster_id", str | None, "string", None)
 _NODE_ID = _Field("node_id", i32, "int32", i32(-1))
 _TOPIC_ID = _Field("topic_id", UUID | None, "uuid")
 _ERROR_MESSAGE = _Field("error_message", str | None, "string", None)
+_CONSTANTS: Final = frozenset({"__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__"})
 NEWER: Final = {API_VERSIONS: 5, TXN_OFFSET_COMMIT: 6, DELETE_GROUPS: 3}
 """The version of each API that is made here."""
 
@@ -81,9 +82,6 @@ def _newer(last: type[Any], *, more: tuple[_Field, ...] = (), **changed: _Field 
         slots=True,
         kw_only=True,
     )
-
-
-_CONSTANTS = frozenset({"__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__"})
 
 
 def _declared(new: _Field) -> tuple[str, Any, Any]:

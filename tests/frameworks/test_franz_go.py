@@ -26,7 +26,6 @@ TESTS = (
     "TestGroupETL", "TestTxnEtl", "TestShareGroupETL", "TestShareGroup", "TestShareGroupAckOnClose",
     "TestShareGroupOffsetsAdmin", "TestIssue1034", "TestPing",
 )  # fmt: skip
-CONFIG = {"group.share.max.share.sessions": "2000"}
 
 pytestmark = pytest.mark.full
 
@@ -57,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["segment", "lmdb", "rocksdb"])
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    with open_test_broker(storage=request.param, config=CONFIG) as running:
+    with open_test_broker(storage=request.param) as running:
         yield running
 
 
