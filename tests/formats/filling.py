@@ -38,6 +38,7 @@ BROKER_CONFIG = {
     "share.coordinator.snapshot.update.records.per.snapshot": "4",
     "log.segment.bytes": "1048576",  # segment files have their full length from the start
     "log.cleaner.backoff.ms": "100",
+    "node.id": "7",
 }
 
 _KEPT_FOR_EVER = {"retention.ms": "-1"}
@@ -178,6 +179,7 @@ def look(broker: RunningBroker) -> dict[str, Any]:
             }
             | {GROUP: _configs(connection, admin.ResourceType.GROUP, GROUP)},
             "groups": [group.group_id for group in group_admin.groups(connection)],
+            "node": group_admin.find_coordinators(connection, [GROUP])[GROUP].node_id,
             "records": {
                 topic.name: _records(broker, topic.name, _bounds(connection, topic)) for topic in topics
             },

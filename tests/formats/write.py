@@ -1,7 +1,7 @@
 """Write data directories of this version as test data: run once for every format version, and
 commit the result.
 
-    python -m tests.formats.write tests/formats/v4
+    python -m tests.formats.write tests/formats/v5
 
 For each engine there is one directory of a stopped broker and one of a killed one. NAME.tar.xz
 holds the directory as `data`, and as `expected.json` the broker's answers about it and the records
