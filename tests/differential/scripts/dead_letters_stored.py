@@ -93,7 +93,7 @@ def below_a_limit_that_was_raised(s: Session) -> None:
     loaded(q)
 
 
-@script("DLQ-20", "DLQ-8")
+@script("DLQ-20", "DLQ-8", "LOAD-17")
 def without_a_name(s: Session) -> None:
     q = stored(s, (0, 3, ARCHIVING, 2))
     q.configure(errors_deadletterqueue_topic_name="")
