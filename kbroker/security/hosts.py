@@ -11,6 +11,7 @@ A text with a slash is a range, as in Kafka, and any other text is taken as it i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
@@ -88,7 +89,12 @@ def parse_range(text: str) -> AddressRange | None:
 
 def is_within(host: str, range_: AddressRange) -> bool:
     """Whether the range contains a client's address."""
-    number = _number(host)
-    return (
-        number is not None and number[0] == range_.version and number[1] >> range_.free_bits == range_.prefix
-    )
+    return range_ in ranges_with(host, ((range_.version, range_.free_bits),))
+
+
+def ranges_with(host: str, lengths: Iterable[tuple[int, int]]) -> Iterator[AddressRange]:
+    """The ranges that contain a client's address: at most one for each version with free bits."""
+    if (number := _number(host)) is not None:
+        for version, free_bits in lengths:
+            if version == number[0]:
+                yield AddressRange(version, number[1] >> free_bits, free_bits)
