@@ -17,8 +17,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 WILDCARD: Final = "*"
+_SCOPE: Final = "%"
 _LONGEST_ADDRESS: Final = 64
-"""Characters, with a scope. Longer texts are not remembered, and no ranges."""
+"""Characters. Longer texts are not remembered, and are no addresses and no ranges."""
 _RANGE: Final = re.compile(r"([0-9.]+)/([0-9]{1,2})|([0-9A-Fa-f.]*:[0-9A-Fa-f.:]*)/([0-9]{1,3})")
 
 
@@ -32,7 +33,7 @@ class AddressRange(NamedTuple):
 
 def canonical_host(text: str) -> str:
     """One spelling for each address; any other text as it is."""
-    return _canonical_host(text) if len(text) <= _LONGEST_ADDRESS else text
+    return text if len(text) > _LONGEST_ADDRESS or _SCOPE in text else _canonical_host(text)
 
 
 @lru_cache(maxsize=10_000)
@@ -61,7 +62,12 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 
 def is_address(text: str) -> bool:
-    return len(text) <= _LONGEST_ADDRESS and _number(text) is not None
+    """Whether a client can have it. It cannot have that of all interfaces (`0.0.0.0`), and its
+    address comes without the scope of an interface."""
+    if len(text) > _LONGEST_ADDRESS or _SCOPE in text:
+        return False
+    number = _number(text)
+    return number is not None and number[1] != 0
 
 
 def is_range(text: str) -> bool:
