@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from kbroker.api.authorization import check
 from kbroker.api.request import Message, Request
+from kbroker.api.turns import RowTurn
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.flushes import check_flushes
 from kbroker.broker.logs.topics import Topic
@@ -70,11 +71,17 @@ async def alter(
 ) -> Message:
     """Answer either altering request. Each resource is altered as a whole or refused; with code 0
     the change is in force and, but for levels of loggers, durable. `alter_loggers`: the change of
-    the request's resource, unless the request cannot alter loggers."""
+    the request's resource, unless the request cannot alter loggers.
+
+    Others have turns between two resources, also where all are refused."""
     resources = request.body.resources
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    turn, counts = RowTurn(), Counter[tuple[int, str]]()
+    for resource in resources:
+        await turn.row()
+        counts[resource.resource_type, resource.resource_name] += 1
     rows = []
     for resource in resources:
+        await turn.row()
         key = (resource.resource_type, resource.resource_name)
         code, message = ErrorCode.none, None
         try:

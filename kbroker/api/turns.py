@@ -2,7 +2,8 @@
 
 A handler that waits calls `await turn.row()` for each row, and afterwards looks up by name what it
 needs: topics and groups may have been deleted. A handler that does not wait returns an iterator of
-rows instead (protocol/long_responses.py). A request that changes something is never interrupted.
+rows instead (protocol/long_responses.py). A request that changes something is never interrupted,
+but for AlterConfigs and IncrementalAlterConfigs, each resource of which is a change of its own.
 
 Fetch and ShareFetch, whose rows must cost no call, count them and call `pause` themselves, or work
 on `parts` of their rows (kbroker/turns.py).

@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from kbroker.formats.security_values import StoredAcl
+from kbroker.security.acl_index import PatternEntries
 from kbroker.security.hosts import (
     WILDCARD,
     AddressRange,
@@ -143,8 +144,10 @@ class Acl(_Fields):
 
     def is_for(self, principal: str, host: str) -> bool:
         """Whether it concerns this principal at this address (canonical)."""
-        if self.principal not in (principal, ANYONE):
-            return False
+        return self.principal in (principal, ANYONE) and self.has_host(host)
+
+    def has_host(self, host: str) -> bool:
+        """Whether it concerns clients at this address (canonical)."""
         if self.host == WILDCARD:
             return True
         if "/" in self.host:  # is_range, without a call.
@@ -207,11 +210,12 @@ class AclFilter(NamedTuple):
 
 class AclTable:
     """Entries, found by the resource that they apply to: dictionary look-ups, one for each length
-    that prefixes of that kind have. Ranges of addresses are parsed when entries are added."""
+    that prefixes of that kind have. Among many entries of one resource, those for a client are
+    found as well (acl_index.py). Ranges of addresses are parsed when entries are added."""
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
-        self._literal: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
-        self._prefixed: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
+        self._literal: dict[tuple[ResourceType, str], PatternEntries[Acl]] = {}
+        self._prefixed: dict[tuple[ResourceType, str], PatternEntries[Acl]] = {}
         self._lengths: dict[ResourceType, Counter[int]] = {}
         self._sorted_lengths: dict[ResourceType, tuple[int, ...]] = {}
         self._count = 0
@@ -229,12 +233,12 @@ class AclTable:
 
     def add(self, acl: Acl) -> None:
         """Without effect if the table has it."""
-        acls = self._patterns(acl).setdefault((acl.kind, acl.name), {})
+        acls = self._patterns(acl).setdefault((acl.kind, acl.name), PatternEntries())
         if acl in acls:
             return
         if acl.pattern is PatternType.PREFIXED and not acls:
             self._count_length(acl, 1)
-        acls[acl] = None
+        acls.put(acl)
         if is_range(acl.host):
             _ = acl.range
         self._count += 1
@@ -244,7 +248,7 @@ class AclTable:
         if acl not in self:
             return
         patterns, key = self._patterns(acl), (acl.kind, acl.name)
-        del patterns[key][acl]
+        patterns[key].drop(acl)
         self._count -= 1
         if not patterns[key]:
             del patterns[key]
@@ -253,13 +257,32 @@ class AclTable:
 
     def matching(self, kind: ResourceType, name: str) -> Iterator[Acl]:
         """The entries of all principals whose patterns match the resource."""
-        yield from self._literal.get((kind, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((kind, WILDCARD), ())
+        return chain.from_iterable(self._matching_patterns(kind, name))
+
+    def concerning(self, kind: ResourceType, name: str, principal: str, host: str) -> Iterator[Acl]:
+        """Those of `matching` that are for this principal at this address (canonical). With many
+        entries for other clients it costs no more."""
+        principals = _names_of(principal)
+        for entries in self._matching_patterns(kind, name):
+            yield from entries.concerning(principals, host)
+
+    def concerning_any(self, kind: ResourceType, principal: str, host: str) -> Iterator[Acl]:
+        """The same for all patterns of the kind."""
+        principals = _names_of(principal)
+        for (its, _), entries in chain(self._literal.items(), self._prefixed.items()):
+            if its is kind:
+                yield from entries.concerning(principals, host)
+
+    def _matching_patterns(self, kind: ResourceType, name: str) -> Iterator[PatternEntries[Acl]]:
+        if entries := self._literal.get((kind, name)):
+            yield entries
+        if name != WILDCARD and (entries := self._literal.get((kind, WILDCARD))):
+            yield entries
         for length in self._sorted_lengths.get(kind, ()):
             if length > len(name):
                 break
-            yield from self._prefixed.get((kind, name[:length]), ())
+            if entries := self._prefixed.get((kind, name[:length])):
+                yield entries
 
     def candidates(self, wanted: AclFilter) -> list[Acl]:
         """The entries that the filter may select, and others. One that names a resource costs
@@ -274,10 +297,14 @@ class AclTable:
                 yield from self._literal.get((kind, name), ())
                 yield from self._prefixed.get((kind, name), ())
 
-    def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], dict[Acl, None]]:
+    def _patterns(self, acl: Acl) -> dict[tuple[ResourceType, str], PatternEntries[Acl]]:
         return self._prefixed if acl.pattern is PatternType.PREFIXED else self._literal
 
     def _count_length(self, acl: Acl, by: int) -> None:
         lengths = self._lengths.setdefault(acl.kind, Counter())
         lengths[len(acl.name)] += by
         self._sorted_lengths[acl.kind] = tuple(sorted(each for each, count in lengths.items() if count))
+
+
+def _names_of(principal: str) -> tuple[str, ...]:
+    return (principal,) if principal == ANYONE else (principal, ANYONE)

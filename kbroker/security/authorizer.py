@@ -74,15 +74,16 @@ class StandardAuthorizer(Authorizer):
         if principal in self._super_users:
             return True
         subject, allowing = str(principal), allowed_by(operation)
-        has_entry = is_allowed = False
-        for acl in self._acls.matching(kind, name):
-            has_entry = True
+        is_allowed = False
+        for acl in self._acls.concerning(kind, name, subject, host):
             if acl.permission is Permission.DENY:
-                if acl.operation in (operation, Operation.ALL) and acl.is_for(subject, host):
+                if acl.operation in (operation, Operation.ALL):
                     return False
-            elif not is_allowed:
-                is_allowed = acl.operation in allowing and acl.is_for(subject, host)
-        return is_allowed or (not has_entry and self._opens_unlisted)
+            else:
+                is_allowed = is_allowed or acl.operation in allowing
+        if is_allowed or not self._opens_unlisted:
+            return is_allowed
+        return next(self._acls.matching(kind, name), None) is None
 
     def allows_any(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
         """As Kafka's authorizeByResourceType: some entry allows it, and no entry denies it for all
@@ -94,15 +95,15 @@ class StandardAuthorizer(Authorizer):
         ):
             return True  # Some name has no entry.
         subject = str(principal)
-        mine = [
-            acl
-            for acl in self._acls
-            if acl.kind is kind and acl.operation in (operation, Operation.ALL) and acl.is_for(subject, host)
-        ]
-        denied = [acl for acl in mine if acl.permission is Permission.DENY]
+        operations = (operation, Operation.ALL)
         return any(
-            acl.permission is Permission.ALLOW and not any(_covers(other, acl) for other in denied)
-            for acl in mine
+            acl.permission is Permission.ALLOW
+            and acl.operation in operations
+            and not any(
+                other.permission is Permission.DENY and other.operation in operations and _covers(other, acl)
+                for other in self._acls.concerning(kind, acl.name, subject, host)
+            )
+            for acl in self._acls.concerning_any(kind, subject, host)
         )
 
 

@@ -11,13 +11,15 @@ A text with a slash is a range, as in Kafka, and any other text is taken as it i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 WILDCARD: Final = "*"
+_SCOPE: Final = "%"
 _LONGEST_ADDRESS: Final = 64
-"""Characters, with a scope. Longer texts are not remembered, and no ranges."""
+"""Characters. Longer texts are not remembered, and are no addresses and no ranges."""
 _RANGE: Final = re.compile(r"([0-9.]+)/([0-9]{1,2})|([0-9A-Fa-f.]*:[0-9A-Fa-f.:]*)/([0-9]{1,3})")
 
 
@@ -31,7 +33,7 @@ class AddressRange(NamedTuple):
 
 def canonical_host(text: str) -> str:
     """One spelling for each address; any other text as it is."""
-    return _canonical_host(text) if len(text) <= _LONGEST_ADDRESS else text
+    return text if len(text) > _LONGEST_ADDRESS or _SCOPE in text else _canonical_host(text)
 
 
 @lru_cache(maxsize=10_000)
@@ -60,7 +62,12 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 
 def is_address(text: str) -> bool:
-    return len(text) <= _LONGEST_ADDRESS and _number(text) is not None
+    """Whether a client can have it. It cannot have that of all interfaces (`0.0.0.0`), and its
+    address comes without the scope of an interface."""
+    if len(text) > _LONGEST_ADDRESS or _SCOPE in text:
+        return False
+    number = _number(text)
+    return number is not None and number[1] != 0
 
 
 def is_range(text: str) -> bool:
@@ -88,7 +95,12 @@ def parse_range(text: str) -> AddressRange | None:
 
 def is_within(host: str, range_: AddressRange) -> bool:
     """Whether the range contains a client's address."""
-    number = _number(host)
-    return (
-        number is not None and number[0] == range_.version and number[1] >> range_.free_bits == range_.prefix
-    )
+    return range_ in ranges_with(host, ((range_.version, range_.free_bits),))
+
+
+def ranges_with(host: str, lengths: Iterable[tuple[int, int]]) -> Iterator[AddressRange]:
+    """The ranges that contain a client's address: at most one for each version with free bits."""
+    if (number := _number(host)) is not None:
+        for version, free_bits in lengths:
+            if version == number[0]:
+                yield AddressRange(version, number[1] >> free_bits, free_bits)

@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from kbroker.security.hosts import canonical_host
+from kbroker.security.hosts import canonical_host, is_address
 
 K = TypeVar("K")
 P = TypeVar("P")
@@ -87,17 +86,9 @@ def keys_of(entity: Entity) -> tuple[str, ...]:
             "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
         )
     address = names[IP]
-    if address is not None and not _is_address(address):
+    if address is not None and not is_address(address):
         raise BadQuota(f"{address} is not a valid IP or resolvable host.")
     return _KEYS_OF_ADDRESSES
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def check_value(keys: Iterable[str], key: str, value: float) -> None:

@@ -47,6 +47,9 @@ class ConnectionLimits:
         self._most_for_files = most_for_open_files()
         self._open = 0
         self._by_host: Counter[str] = Counter()
+        self._overrides: tuple[str, ...] = ()
+        self._most_of: dict[str, int] = {}
+        """The meaning of `_overrides`."""
 
     def add(self, host: str) -> None:
         self._open += 1
@@ -69,11 +72,16 @@ class ConnectionLimits:
             )
         if not self._admits(host):
             return "it opens them faster than its quota allows (connection_creation_rate)"
-        most: int = self._config["max.connections.per.ip"]
-        overrides: tuple[str, ...] = self._config["max.connections.per.ip.overrides"]
-        if overrides:
-            found = {canonical_host(each): limit for each, limit in per_ip_overrides(overrides).items()}
-            most = found.get(host, most)
+        most = self._most_per_ip(host)
         if self._by_host[host] >= most:
             return f"{most} of its connections are open (max.connections.per.ip)"
         return None
+
+    def _most_per_ip(self, host: str) -> int:
+        overrides: tuple[str, ...] = self._config["max.connections.per.ip.overrides"]
+        if overrides is not self._overrides:  # A comparison would look at each.
+            most_of = per_ip_overrides(overrides)
+            self._most_of = {canonical_host(address): most for address, most in most_of.items()}
+            self._overrides = overrides
+        most: int = self._config["max.connections.per.ip"]
+        return self._most_of.get(host, most)

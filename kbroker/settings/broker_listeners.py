@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from kbroker.security.hosts import is_address
 from kbroker.settings.definition import INT_MAX, ConfigDef, ConfigType, Value
 
 
@@ -20,7 +21,10 @@ def per_ip_overrides(texts: Value) -> dict[str, int]:
         host, _, most = text.rpartition(":")
         if not host or not most.isdecimal():
             raise ValueError(f"Expected ADDRESS:NUMBER, found {text}")
-        found[host.strip("[]")] = int(most)
+        address = host.strip("[]")
+        if not is_address(address):
+            raise ValueError(f"{address} is no address of a client")
+        found[address] = int(most)
     return found
 
 

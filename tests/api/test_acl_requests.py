@@ -316,7 +316,7 @@ async def test_the_start_names_only_so_many(
     assert [line.partition(":")[0] for line in lines] == [
         *["ACL for a range of addresses, all of which it matches"] * 2,
         "and 7 more ACLs for ranges of addresses",
-        *["ACL that denies nothing, because its host is no IP address"] * 2,
+        *["ACL that denies nothing, because no client has such an address"] * 2,
         "and 3 more ACLs that deny nothing",
     ]
 
@@ -324,8 +324,11 @@ async def test_the_start_names_only_so_many(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"host": "localhost"}, "its host is no IP address"),
-        ({"host": "010.0.0.1"}, "its host is no IP address"),
+        ({"host": "localhost"}, "no client has such an address"),
+        ({"host": "010.0.0.1"}, "no client has such an address"),
+        ({"host": "fe80::1%eth0"}, "no client has such an address"),
+        ({"host": "0.0.0.0"}, "no client has such an address"),
+        ({"host": "::"}, "no client has such an address"),
         ({"principal": "user:bob"}, "all clients are of the type User"),
         ({"principal": "Group:bob"}, "all clients are of the type User"),
         ({"operation": 9}, "no request needs this operation on a topic"),
@@ -334,7 +337,8 @@ async def test_the_start_names_only_so_many(
         ({"resource_name": "*", "resource_pattern_type": 4}, "no topic has such a name"),
         ({"resource_name": "t" * 250, "resource_pattern_type": 4}, "no topic has such a name"),
         ({"host": "::ffff:10.0.0.1"}, None),
-        ({"host": "fe80::1%eth0"}, None),
+        ({"host": "fe80::1"}, None),
+        ({"host": "0.0.0.0/0"}, None),
         ({"host": "10.0.0.0/8"}, None),
         ({"operation": 2}, None),
         ({"resource_type": 3, "operation": 2, "resource_name": "secret*"}, None),

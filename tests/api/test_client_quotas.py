@@ -112,6 +112,23 @@ async def test_a_refused_entity_does_not_affect_the_others(connect: Connect) -> 
         assert await described(client) == [(ALICE, {"producer_byte_rate": 1000.0})]
 
 
+async def test_a_stored_quota_of_an_address_that_no_client_has_can_be_removed(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions took the scope of an interface."""
+    scoped = {"ip": "fe80::1%eth0"}
+    async with connect("segment") as client:
+        with monkeypatch.context() as patch:
+            patch.setattr("kbroker.security.quotas.is_address", bool)
+            await alter(client, (scoped, [op("connection_creation_rate", 1)]))
+    async with connect("segment") as client:
+        for value, code in ((2, ErrorCode.invalid_request), (None, ErrorCode.none)):
+            assert [
+                row[1] for row in await alter(client, (scoped, [op("connection_creation_rate", value)]))
+            ] == [code]
+        assert await described(client) == []
+
+
 async def test_a_key_that_is_given_twice_is_refused(connect: Connect) -> None:
     async with connect() as client:
         twice = [op("producer_byte_rate", 1), op("producer_byte_rate", None)]

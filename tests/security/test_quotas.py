@@ -62,6 +62,8 @@ def test_an_entity_has_the_keys_of_its_types(names: Mapping[str, str | None], ke
             "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId",
         ),
         ({"ip": "no address"}, "no address is not a valid IP or resolvable host."),
+        ({"ip": "fe80::1%eth0"}, "fe80::1%eth0 is not a valid IP or resolvable host."),
+        ({"ip": "0.0.0.0"}, "0.0.0.0 is not a valid IP or resolvable host."),
     ],
 )
 def test_other_entities_are_refused_with_kafkas_words(names: Mapping[str, str | None], message: str) -> None:

@@ -11,6 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker.client.admin import create_topic
+from kbroker.server import connection_limits
+from kbroker.server.connection_limits import ConnectionLimits
+from kbroker.settings.altering import BrokerConfig
 from kbroker.testing.broker import free_port, open_test_broker
 from tests.server.test_admin_http import admin_of
 from tests.server.test_limits import API_VERSIONS_0, ask
@@ -77,3 +80,24 @@ def test_an_address_has_one_spelling(sockets: ExitStack) -> None:
         assert is_refused(("127.0.0.1", other))
         assert is_refused(("127.0.0.1", port))
         assert "::ffff:" not in broker.logs().partition("ready on")[2].partition("\n")[2]
+
+
+def test_the_limits_of_addresses_are_read_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be thousands, and every new connection asks for one."""
+    name, read = "max.connections.per.ip.overrides", []
+    parse = connection_limits.per_ip_overrides
+
+    def counting(texts: tuple[str, ...]) -> dict[str, int]:
+        read.append(texts)
+        return parse(texts)
+
+    monkeypatch.setattr(connection_limits, "per_ip_overrides", counting)
+    config = BrokerConfig.load(overrides={name: "10.0.0.1:1,[::ffff:10.0.0.2]:2"})
+    limits = ConnectionLimits(config, lambda _: True)
+    for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        limits.add(host)
+    hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.3") * 5
+    assert [limits.exceeded(host) is not None for host in hosts] == [True, False, False] * 5
+    config.set_dynamic({}, {name: "10.0.0.3:1"})
+    assert [limits.exceeded(host) is not None for host in hosts] == [False, False, True] * 5
+    assert read == [("10.0.0.1:1", "[::ffff:10.0.0.2]:2"), ("10.0.0.3:1",)]

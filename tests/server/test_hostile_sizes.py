@@ -47,12 +47,14 @@ READS: Final = frozenset(
 )  # fmt: skip
 """Their turns are bounded, however many rows they have. Those about a cluster of several brokers
 change nothing either."""
+IN_TURNS: Final = frozenset({"alter_configs", "incremental_alter_configs"})
+"""Changes, whose turns are bounded as well: each row is a change of its own."""
 CHANGES: Final[dict[str, int]] = {
     "produce": 65, "offset_commit": 85, "join_group": 10, "heartbeat": 0, "leave_group": 90, "sync_group": 6,
     "create_topics": 215, "delete_topics": 90, "delete_records": 95, "init_producer_id": 0,
     "add_partitions_to_txn": 135, "add_offsets_to_txn": 0, "end_txn": 0, "write_txn_markers": 115,
-    "txn_offset_commit": 90, "create_acls": 115, "delete_acls": 220, "alter_configs": 100,
-    "create_partitions": 80, "delete_groups": 65, "incremental_alter_configs": 105, "offset_delete": 80,
+    "txn_offset_commit": 90, "create_acls": 115, "delete_acls": 220,
+    "create_partitions": 80, "delete_groups": 65, "offset_delete": 80,
     "alter_client_quotas": 65, "alter_user_scram_credentials": 90, "consumer_group_heartbeat": 70,
     "share_group_heartbeat": 75, "share_acknowledge": 60, "initialize_share_group_state": 155,
     "read_share_group_state": 180, "write_share_group_state": 160, "delete_share_group_state": 100,
@@ -86,8 +88,10 @@ in one turn."""
 def most_work(api: str, verdict: Verdict, turn: int) -> int:
     if "a member of" in verdict.name:
         return turn + _OF_ONE_GROUP[api] * verdict.rows
-    if api in READS or "text" in verdict.name:
-        return turn if api in READS else _TURN
+    if api in READS | IN_TURNS:
+        return turn
+    if "text" in verdict.name:
+        return _TURN
     return _SMALL_REQUEST + CHANGES[api] * verdict.rows
 
 
@@ -131,14 +135,29 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 
 def test_every_api_is_judged() -> None:
-    assert not READS & CHANGES.keys()
-    assert READS | CHANGES.keys() == KEYS.keys() == REQUESTS.keys()
+    assert len(READS) + len(IN_TURNS) + len(CHANGES) == len(KEYS)
+    assert READS | IN_TURNS | CHANGES.keys() == KEYS.keys() == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.module)
 def test_no_turn_is_long(measured: Judge, short_turns: int, api: Api) -> None:
     many = ROWS if api.module in READS else FEWER.get(api.module, ROWS_OF_CHANGES)
     assert complaints(api.module, measured.of_api(api, api.last, many), short_turns) == []
+
+
+@pytest.mark.parametrize("api", sorted(IN_TURNS))
+@pytest.mark.parametrize("kind", [4, 8, 16])
+def test_no_turn_of_refused_alterations_is_long(
+    measured: Judge, short_turns: int, api: str, kind: int
+) -> None:
+    """Of settings of other brokers, their loggers, and a type that is not served."""
+    rows = [
+        {"resource_type": kind, "resource_name": f"other-{number}", "configs": ()} for number in range(ROWS)
+    ]
+    version = {"alter_configs": 2, "incremental_alter_configs": 1}[api]
+    frame = measured.connection.encode(api, version, {"resources": rows, "validate_only": False})
+    verdict = measured.ask(f"{api}: refused rows", ROWS, frame, with_memory=False)
+    assert complaints(api, [verdict], short_turns) == []
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@ refused."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kbroker.errors import OperatorError
@@ -99,3 +101,9 @@ def test_limits_of_single_addresses() -> None:
     assert per_ip_overrides(("10.0.0.1:5", "[::1]:7")) == {"10.0.0.1": 5, "::1": 7}
     with pytest.raises(OperatorError, match="Expected ADDRESS:NUMBER, found 10"):
         config(max_connections_per_ip_overrides="10")
+
+
+@pytest.mark.parametrize("address", ["localhost", "10.0.0.0/8", "10.*", "fe80::1%lo", "010.0.0.1", "0.0.0.0"])
+def test_limits_that_no_client_would_have_are_refused(address: str) -> None:
+    with pytest.raises(OperatorError, match=rf"{re.escape(address)} is no address of a client"):
+        config(max_connections_per_ip_overrides=f"{address}:5")

@@ -10,16 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kbroker.broker.logs.payload_fields import check_base, check_headers
+from kbroker.broker.logs.payload_fields import RecordTooLarge, check_base, check_headers
 from kbroker.formats.batches import INT_BYTES, INT_TOP, LONG_BYTES, LONG_TOP
 from kbroker.formats.record_arrays import bounds_of, varints
+from kbroker.settings.definition import ARRAY_MAX
 
 _AT_ONCE = 8192
 """Records. More would take memory without being faster."""
 
 
-def check_with_arrays(payload: bytes, count: int, base_ms: int) -> None:
-    """Raises ValueError, IndexError or BufferUnderflow unless the payload is `count` records."""
+def check_with_arrays(payload: bytes, count: int, base_ms: int, max_bytes: int = ARRAY_MAX) -> None:
+    """Raises ValueError, IndexError or BufferUnderflow unless the payload is `count` records, and
+    RecordTooLarge for one of more than `max_bytes`."""
     check_base(base_ms)
     data = np.frombuffer(payload, np.uint8)
     end = 0
@@ -28,18 +30,20 @@ def check_with_arrays(payload: bytes, count: int, base_ms: int) -> None:
         end = bounds[-1]
         if end > len(payload):
             raise ValueError(f"a record from number {first} on is longer than the batch")
-        _check_fields(payload, data, bounds, first, base_ms)
+        _check_fields(payload, data, bounds, first, base_ms, max_bytes)
     if end != len(payload):
         raise ValueError(f"{len(payload) - end} bytes follow the {count} records")
 
 
 def _check_fields(
-    payload: bytes, data: NDArray[np.uint8], bounds: list[int], first: int, base_ms: int
+    payload: bytes, data: NDArray[np.uint8], bounds: list[int], first: int, base_ms: int, max_bytes: int
 ) -> None:
     limits = np.array(bounds, np.int64)
     lengths, at = varints(data, limits[:-1], INT_BYTES, INT_TOP)
     if lengths.min() <= 0:
         raise ValueError(f"record {first + int(lengths.argmin())} has length {lengths.min()}")
+    if lengths.max() > max_bytes:
+        raise RecordTooLarge(first + int(lengths.argmax()), int(lengths.max()), max_bytes)
     deltas_ms, at = varints(data, at + 1, LONG_BYTES, LONG_TOP)
     if base_ms + int(deltas_ms.min()) < -(1 << 63) or base_ms + int(deltas_ms.max()) >= 1 << 63:
         raise ValueError("a record's timestamp exceeds 64 bits")

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from kio.serial.errors import BufferUnderflow
 
-from kbroker.broker.logs.payload_fields import after_time, check_base, check_headers, varint
+from kbroker.broker.logs.payload_fields import RecordTooLarge, after_time, check_base, check_headers, varint
 from kbroker.broker.logs.validation import MAX_RECORD_ERRORS, BadBatch, RecordError
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, inflated_records
@@ -106,33 +106,24 @@ def _check_lz4(batch: Buffer) -> None:
 
 def _check_records(payload: bytes, header: BatchHeader, rules: RecordRules) -> None:
     count, base_ms = header.record_count, header.base_timestamp_ms
+    max_bytes = rules.max_bytes if header.codec_id else ARRAY_MAX
     try:
         if count * _LEAST_RECORD_BYTES > len(payload):  # Never loop over millions of claimed records.
             raise ValueError(f"{count} records cannot be in {len(payload)} bytes")
-        if header.codec_id and rules.max_bytes < ARRAY_MAX:
-            _check_sizes(payload, count, rules.max_bytes)
         if count >= ARRAYS_FROM:
             from kbroker.broker.logs.payload_arrays import check_with_arrays
 
-            check_with_arrays(payload, count, base_ms)
+            check_with_arrays(payload, count, base_ms, max_bytes)
         else:
-            _walk(payload, count, base_ms)
+            _walk(payload, count, base_ms, max_bytes)
+    except RecordTooLarge as error:
+        raise BadBatch(ErrorCode.invalid_record, str(error)) from error
     except (ValueError, IndexError, BufferUnderflow) as error:
         raise BadBatch(
             ErrorCode.invalid_record, f"the records are not what the header says: {error}"
         ) from error
     if rules.keys_of:
         _check_keys(payload, header, rules.keys_of)
-
-
-def _check_sizes(payload: bytes, count: int, max_bytes: int) -> None:
-    at = 0
-    for number in range(count):
-        size, at = varint(payload, at)
-        if size > max_bytes:
-            reason = f"record {number} has {size} bytes; max.decompressed.message.bytes is {max_bytes}"
-            raise BadBatch(ErrorCode.invalid_record, reason)
-        at += size
 
 
 def _check_keys(payload: bytes, header: BatchHeader, keys_of: str) -> None:
@@ -151,7 +142,7 @@ def _check_keys(payload: bytes, header: BatchHeader, keys_of: str) -> None:
         )
 
 
-def _walk(payload: bytes, count: int, base_ms: int) -> None:
+def _walk(payload: bytes, count: int, base_ms: int, max_bytes: int = ARRAY_MAX) -> None:
     """Check record by record. A varint of one byte is read in place: a call would cost as much as
     the rest of the record."""
     size, start = len(payload), 0
@@ -162,6 +153,8 @@ def _walk(payload: bytes, count: int, base_ms: int) -> None:
         end = at + length
         if length <= 0 or end > size:
             raise ValueError(f"record {number} is longer than the batch")
+        if length > max_bytes:
+            raise RecordTooLarge(number, length, max_bytes)
         at += 1  # attributes
         at = at + 1 if payload[at] < 0x80 else after_time(payload, at, base_ms)
         byte = payload[at]

@@ -13,6 +13,15 @@ _LATEST_MS = (1 << 63) - 1
 _SAFE_MS = 1 << 62
 
 
+class RecordTooLarge(Exception):
+    """A record is larger than its topic allows."""
+
+    def __init__(self, number: int, size_bytes: int, most_bytes: int) -> None:
+        super().__init__(
+            f"record {number} has {size_bytes} bytes; max.decompressed.message.bytes is {most_bytes}"
+        )
+
+
 def check_base(base_ms: int) -> None:
     """Refuse a base timestamp to which a time delta of one byte could add up beyond 64 bits."""
     if not -_SAFE_MS <= base_ms <= _SAFE_MS:

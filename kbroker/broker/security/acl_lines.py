@@ -79,7 +79,7 @@ def why_idle(acl: Acl) -> str | None:
         if acl.range is None:
             return "its host is no range of addresses"
     elif acl.host != WILDCARD and not is_address(acl.host):
-        return "its host is no IP address"
+        return "no client has such an address"
     if acl.operation is not Operation.ALL and acl.operation not in SUPPORTED.get(acl.kind, Operation):
         return f"no request needs this operation on a {noun(acl.kind)}"
     if acl.kind is ResourceType.TOPIC and acl[1:3] != (PatternType.LITERAL, WILDCARD):

@@ -178,8 +178,9 @@ def stored_change(entity: Entity, values: Mapping[str, float]) -> Change:
 def _altered(
     present: Mapping[str, float], entity: Entity, values: Mapping[str, float | None]
 ) -> dict[str, float]:
-    """Raises BadQuota."""
-    keys = keys_of(entity)
+    """Raises BadQuota. A stored quota can be removed, also if it would be refused now."""
+    is_removal = bool(present) and set(values.values()) <= {None}
+    keys = () if is_removal else keys_of(entity)
     altered = dict(present)
     for key, value in values.items():
         if value is None:

@@ -205,7 +205,7 @@ def check_new(wanted: list[Acl]) -> None:
             )
         if acl.host != _ALL and not is_address(acl.host) and not is_range(acl.host):
             raise click.UsageError(
-                f"--host {acl.host}: an IP address is needed, or a range of addresses such as 10.0.0.0/8"
+                f"--host {acl.host}: the IP address of a client is needed, or a range such as 10.0.0.0/8"
             )
         try:
             acl.check_host()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import sys
 from functools import partial
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from kbroker.broker.logs import payload_check
 from kbroker.broker.logs.payload_arrays import check_with_arrays
-from kbroker.broker.logs.payload_check import ARRAYS_FROM, check, check_quickly
+from kbroker.broker.logs.payload_check import ARRAYS_FROM, RecordRules, check, check_quickly
 from kbroker.broker.logs.recompression import stored_form
 from kbroker.broker.logs.validation import BadBatch, BatchRules
 from kbroker.errors import ErrorCode
@@ -223,3 +226,55 @@ def test_no_exception_but_bad_batch() -> None:
         except BadBatch:
             continue
         assert len(list(stored_records(bytes(batch)))) == 30, "what passes can be read"
+
+
+def _sized(value_bytes: int) -> tuple[Record, int]:
+    """With the bytes that it has behind its length."""
+    record = Record(0, 0, None, bytes(value_bytes), ())
+    payload = build_batch([record])[HEADER_SIZE:]
+    return record, len(payload) - (2 if len(payload) > 64 else 1)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("others", [0, 3, 2 * ARRAYS_FROM])
+def test_no_record_of_a_compressed_batch_is_above_the_bound(codec: Codec, others: int) -> None:
+    """The batch may be, and so may records of a batch without a codec."""
+    small, _ = _sized(10)
+    for value_bytes in (500, 5000):
+        large, size_bytes = _sized(value_bytes)
+        size_bytes += others > 63  # Its offset delta has two bytes then.
+        batch = build_batch([*[small] * others, large, small], codec=codec)
+        header = read_header(batch)
+        check(batch, header, RecordRules(max_bytes=size_bytes))
+        if codec is Codec.NONE:
+            check(batch, header, RecordRules(max_bytes=size_bytes - 1))
+            continue
+        with pytest.raises(BadBatch) as refused:
+            check(batch, header, RecordRules(max_bytes=size_bytes - 1))
+        assert refused.value.code is ErrorCode.invalid_record
+        assert refused.value.message is None
+        assert refused.value.reason == (
+            f"record {others} has {size_bytes} bytes; max.decompressed.message.bytes is {size_bytes - 1}"
+        )
+
+
+@pytest.mark.parametrize("count", [50, 20 * ARRAYS_FROM])
+def test_the_bound_of_records_takes_no_pass_of_its_own(count: int) -> None:
+    """Millions of small records, whose check may end at the first, fit into 64 MiB."""
+    batch = build_batch([_sized(100)[0]] * count, codec=Codec.ZSTD)
+    header = read_header(batch)
+    calls = []
+    for rules in (RecordRules(), RecordRules(max_bytes=1000)):
+        calls.append(0)
+
+        def note(_frame: FrameType, event: str, _arg: object) -> None:
+            calls[-1] += event in ("call", "c_call")
+
+        gc.disable()  # It calls others.
+        sys.setprofile(note)
+        try:
+            check(batch, header, rules)
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+    assert calls[1] <= calls[0] + 20
