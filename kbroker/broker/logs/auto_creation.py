@@ -33,9 +33,14 @@ _MAX_REASON: Final = 400
 _LINE_INTERVAL_S: Final = 600.0
 NOT_CREATED = (
     "%s asks for topic %s, which is not created automatically, as it would have default settings: its "
-    "creation with others was refused: %s. Create it without that setting (kbroker topics create %s), or "
-    "have the tool that copies topics leave the setting out (MirrorMaker 2: config.properties.exclude). An "
-    "hour after the last refusal it is created automatically again"
+    "creation with others was refused: %s. Create it with its settings but that one (kbroker topics create "
+    "%s --config NAME=VALUE ...), or have the tool that copies topics leave the setting out (MirrorMaker 2: "
+    "config.properties.exclude). An hour after the last refusal it is created automatically again"
+)
+FORGOTTEN = (
+    "the settings of more than %d topics were refused within an hour; the oldest are forgotten, such as topic "
+    "%s, and will be created automatically with default settings when a client asks for them. Start with "
+    "auto.create.topics.enable=false while a tool copies topics"
 )
 
 
@@ -59,7 +64,7 @@ class AutoCreation:
         self._refusals: OrderedDict[str, _Refusal] = OrderedDict()
         """The oldest refusal first."""
         self._prevented = 0
-        self._lines = Seldom(_LINE_INTERVAL_S)
+        self._lines, self._forgotten_lines = Seldom(_LINE_INTERVAL_S), Seldom(_LINE_INTERVAL_S)
 
     def statistics(self) -> AutoCreationStatistics:
         return AutoCreationStatistics(len(self._refusals), self._prevented)
@@ -69,7 +74,10 @@ class AutoCreation:
         self._refusals.pop(name, None)  # It becomes the newest one.
         self._refusals[name] = _Refusal(reason[:_MAX_REASON], trio.current_time() + WAIT_S)
         if len(self._refusals) > MAX_NAMES:
-            self._refusals.popitem(last=False)
+            forgotten, refusal = self._refusals.popitem(last=False)
+            now_s = trio.current_time()
+            if now_s < refusal.until_s and self._forgotten_lines.times(FORGOTTEN, now_s):
+                logger.warning(FORGOTTEN, MAX_NAMES, forgotten)
 
     def succeeded(self, name: str) -> None:
         self._refusals.pop(name, None)
