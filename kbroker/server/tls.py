@@ -154,7 +154,7 @@ class ListenerTls:
 
     def _read(self, store: str, location: str) -> tuple[bytes, str]:
         """The file, and the type that it should have. A broker of Kafka reads JKS and PKCS12 without
-        a type, so files that moved from there are told what to do."""
+        a type, so the error of such a file says what to do."""
         setting, type_ = f"{store}.location", self._setting(f"{store}.type")
         try:
             data = Path(location).read_bytes()
