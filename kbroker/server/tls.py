@@ -153,8 +153,8 @@ class ListenerTls:
             return to_pem(data, password)
 
     def _read(self, store: str, location: str) -> tuple[bytes, str]:
-        """The file, and the type that it should have. A broker of Kafka reads JKS and PKCS12 without
-        a type, so the error of such a file says what to do."""
+        """The file, and the type that it should have. A broker of Kafka reads JKS and PKCS12
+        without a type, so the error of such a file says what to do."""
         setting, type_ = f"{store}.location", self._setting(f"{store}.type")
         try:
             data = Path(location).read_bytes()

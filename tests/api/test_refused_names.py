@@ -120,7 +120,7 @@ async def test_for_an_hour_after_the_last_refusal(
 async def test_settings_that_are_lost_with_the_replicas(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BASE-72: a tool that copies topics asks for two replicas of each unless it is told otherwise."""
+    """BASE-72: by default, MirrorMaker 2 requests two replicas of each topic."""
     async with connect() as client:
         configs = [{"name": "retention.ms", "value": "-1"}]
         codes = await create(client, "orders", replication=2, configs=configs)

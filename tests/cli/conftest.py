@@ -79,7 +79,8 @@ def _too_long(number: int, frame: FrameType | None) -> NoReturn:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
-    """A new topic of three partitions, named after the file and the test: one broker serves many files."""
+    """A new topic of three partitions, named after the file and the test, as one broker serves many
+    files."""
     test = request.node.name.replace("[", ".").replace("]", "").replace(" ", "-")
     name = f"{request.path.stem.removeprefix('test_')}.{test}"
     broker.create_topic(name, partitions=3)

@@ -72,7 +72,7 @@ class AutoCreation:
         return AutoCreationStatistics(len(self._refusals), self._prevented)
 
     def refused(self, name: str, reason: str) -> None:
-        """A client that may create the topic was refused, and wanted settings. The name is legal."""
+        """A client that may create the topic was refused; it wanted settings. The name is legal."""
         self._refusals.pop(name, None)  # It becomes the newest one.
         self._refusals[name] = _Refusal(reason[:_MAX_REASON], trio.current_time() + WAIT_S)
         if len(self._refusals) > MAX_NAMES:

@@ -76,8 +76,8 @@ def rejected_after_a_renewal(s: Session) -> None:
 
 @script("DLQ-10")
 def refused_rejections(s: Session) -> None:
-    """Of another member's records, twice, and behind the end. Offset 0 stays acquired: once the start
-    offset has passed a record, acknowledging it again is no error."""
+    """Of another member's records, twice, and behind the end. Offset 0 stays acquired: once the
+    start offset has passed a record, acknowledging it again is no error."""
     q = queue(s, "a", "b")
     q.member.other().acknowledge({q.topic: {0: [(0, 1, [REJECT])]}}, epoch=0)
     q.acknowledge((1, 1, [REJECT]))
