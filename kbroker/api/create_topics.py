@@ -9,7 +9,8 @@ has a random topic id, as in Kafka.
 With an authorizer, CREATE on the cluster or on the topic is needed (29, whether or not it exists).
 The answer has the settings only with DESCRIBE_CONFIGS on the topic.
 
-A name whose settings are refused is not created automatically for a while (auto_creation.py).
+A name whose settings are refused is not created automatically for a while (auto_creation.py); nor
+is one that has settings, and is refused for its number of replicas.
 
 Not done: the request's timeout (an answer takes as long as the disk does), quotas.
 """
@@ -66,10 +67,18 @@ async def handle(request: Request) -> Message:
             topic_id = uuid4() if body.validate_only else await _create(request, new)
             rows.append(_row(request, new, topic_id))
         except KafkaError as error:
-            if error.code is ErrorCode.invalid_config and not body.validate_only:
+            if not body.validate_only and _loses_settings(topic, error.code):
                 request.broker.missing_topics.creation.refused(name, error.message or "")
             rows.append(_error_row(name, error))
     return {"topics": rows}
+
+
+def _loses_settings(topic: Any, code: ErrorCode) -> bool:
+    """Whether the topic would lack settings that the client wants, if it were created
+    automatically."""
+    return code is ErrorCode.invalid_config or (
+        code is ErrorCode.invalid_replication_factor and bool(topic.configs)
+    )
 
 
 def _wanted_partitions(topic: Any, default: int) -> int:

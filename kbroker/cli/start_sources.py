@@ -205,6 +205,10 @@ def read_log_level(context: click.Context, path: Path | None) -> None:
     if path is None:
         logger.info("the log level stays: there is no --config-file")
         return
+    if not path.is_file():
+        # The start has read all that a pipe has. Reading it again could wait for a writer for ever.
+        logger.error("the log level stays: %s is not a regular file now", path)
+        return
     (option,) = [each for each in context.command.params if each.name == "log_level"]
     try:
         found = {each.name: each for each in file_settings(read_text(path), str(path))}

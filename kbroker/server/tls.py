@@ -34,6 +34,8 @@ _CLIENT_AUTH: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 _FILES: Final = ("ssl.keystore.location", "ssl.truststore.location")
+_JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+"""How files of Java begin."""
 
 
 class ListenerTls:
@@ -115,8 +117,8 @@ class ListenerTls:
         if not location:
             what = "a file with the broker's key and certificate; `kbroker tls init` makes one for a trial"
             raise self._error("ssl.keystore.location", f"set it to {what}")
-        data = self._read("ssl.keystore.location", location)
-        if self._setting("ssl.keystore.type") == "PKCS12":
+        data, type_ = self._read("ssl.keystore", location)
+        if type_ == "PKCS12":
             data, password = self._pkcs12(data, "ssl.keystore.location", "ssl.keystore.password"), None
         return self._load_pem(context, data, password, f"ssl.keystore.location={location}")
 
@@ -131,8 +133,8 @@ class ListenerTls:
         authorities = self._setting(place) and _lines(self._setting(place)).encode()
         if not authorities and (location := self._setting("ssl.truststore.location")):
             place = f"ssl.truststore.location={location}"
-            authorities = self._read("ssl.truststore.location", location)
-            if self._setting("ssl.truststore.type") == "PKCS12":
+            authorities, type_ = self._read("ssl.truststore", location)
+            if type_ == "PKCS12":
                 authorities = self._pkcs12(authorities, "ssl.truststore.location", "ssl.truststore.password")
         if not authorities:
             if context.verify_mode is not ssl.CERT_NONE:
@@ -150,11 +152,20 @@ class ListenerTls:
         with self._naming(f"{setting} and {password_setting}"):
             return to_pem(data, password)
 
-    def _read(self, setting: str, location: str) -> bytes:
+    def _read(self, store: str, location: str) -> tuple[bytes, str]:
+        """The file, and the type that it should have. A broker of Kafka reads JKS and PKCS12
+        without a type, so the error of such a file says what to do."""
+        setting, type_ = f"{store}.location", self._setting(f"{store}.type")
         try:
-            return Path(location).read_bytes()
+            data = Path(location).read_bytes()
         except OSError as error:
             raise self._error(setting, f"cannot read {location}: {error.strerror}") from error
+        if data.startswith(_JKS):
+            how = f"`keytool -importkeystore -deststoretype PKCS12` converts it, for {store}.type=PKCS12"
+            raise self._error(setting, f"{location} is a JKS file, which is not read: {how}")
+        if type_ == "PEM" and _is_der(data):
+            raise self._error(setting, f"{location} is no PEM file; a PKCS12 file needs {store}.type=PKCS12")
+        return data, type_
 
     @contextmanager
     def _naming(self, place: str) -> Iterator[None]:
@@ -172,6 +183,11 @@ def tls_of(config: BrokerConfig, listener: Listener) -> ListenerTls | None:
     """None for a listener without TLS. Raises OperatorError if its settings do not fit."""
     protocol: SecurityProtocol = listener.protocol
     return ListenerTls(config, listener) if protocol.has_tls else None
+
+
+def _is_der(data: bytes) -> bool:
+    """A sequence longer than 127 bytes, as every PKCS12 file is, and no text."""
+    return data[:1] == b"\x30" and data[1:2] >= b"\x80"
 
 
 def _stamp(location: str | None) -> tuple[int, int, int] | None:

@@ -25,7 +25,8 @@ remove it: one broker is the whole cluster
     sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
     security.inter.broker.protocol unclean.leader.election.*
 remove it: replication has no quota, as one broker replicates nothing
-    alter.log.dirs.replication.quota.* replication.quota.*
+    alter.log.dirs.replication.quota.* follower.replication.* leader.replication.*
+    replication.quota.*
 remove it: there is no ZooKeeper
     zookeeper.*
 remove it: there is one data directory
@@ -109,7 +110,13 @@ remove it: new certificates need not resemble the earlier ones
 remove it: unreleased versions and features are not served
     unstable.*
 remove it: Kafka 4 has no such setting either
-    broker.id.generation.enable log.message.format.version reserved.broker.max.id
+    auto.include.jmx.reporter broker.id.generation.enable eligible.leader.replicas.enable
+    log.message.downconversion.enable log.message.format.version password.encoder.*
+    quota.consumer.default quota.producer.default reserved.broker.max.id
+the settings of Kafka 4 are log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms
+    log.message.timestamp.difference.max.ms
+the settings of Kafka 4 are listeners and advertised.listeners
+    advertised.host.name advertised.port host.name port
 use --data-dir, or a line data-dir=DIR of the file
     log.dir log.dirs
 use --durability

@@ -5,8 +5,9 @@ A line that begins with `#` or `!` is a comment. `\` at the end of a line contin
 and `\u00e9` are characters; `\` before any other character stands for that character. A name ends
 at `=`, `:` or white space. Of a name that is given twice the last value applies.
 
-Two things differ. A file in UTF-8 is read as such, also with a byte order mark; Java reads every
-file as ISO-8859-1. And a line without a name is an error.
+Three things differ. A file in UTF-8 is read as such, also with a byte order mark; Java reads every
+file as ISO-8859-1. A line without a name is an error, and so is the character NUL, which no value
+may have: it ends the name of a file, and is in each line of a file in UTF-16.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ def properties(text: str) -> Iterator[Property]:
         except ValueError as error:
             yield Property(number, "", "", str(error))
         else:
-            yield Property(number, name, value)
+            if "\0" in name + value:
+                why = "the character NUL is in no name and no value; a file is text in UTF-8 or ISO-8859-1"
+                yield Property(number, "", "", why)
+            else:
+                yield Property(number, name, value)
 
 
 def read_properties(text: str, where: str) -> dict[str, str]:

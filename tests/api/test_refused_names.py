@@ -80,8 +80,8 @@ async def test_a_topic_does_not_get_default_settings_instead(
         (line,) = lines(caplog)
         assert line.startswith("client 'test' at 127.0.0.1 asks for topic orders, which is not created")
         assert "Invalid value 2 for configuration min.insync.replicas: kbroker takes only 1 here" in line
-        assert "kbroker topics create orders" in line
-        assert "config.properties.exclude" in line
+        assert "(kbroker topics create orders --config NAME=VALUE ...)" in line
+        assert "config.properties.exclude, replication.factor=1" in line
 
 
 async def test_until_a_creation_succeeds(connect: Connect) -> None:
@@ -117,6 +117,21 @@ async def test_for_an_hour_after_the_last_refusal(
         assert lines(caplog) == []
 
 
+async def test_settings_that_are_lost_with_the_replicas(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BASE-72: by default, MirrorMaker 2 requests two replicas of each topic."""
+    async with connect() as client:
+        configs = [{"name": "retention.ms", "value": "-1"}]
+        codes = await create(client, "orders", replication=2, configs=configs)
+        assert codes == [ErrorCode.invalid_replication_factor]
+        assert await ask(client, "orders") == [ErrorCode.unknown_topic_or_partition]
+        (line,) = lines(caplog)
+        assert "Unable to replicate the partition 2 time(s)" in line
+        await client.create_topic("orders", configs={"retention.ms": "-1"})
+        assert await ask(client, "orders") == [ErrorCode.none]
+
+
 async def test_other_failures_change_nothing(connect: Connect) -> None:
     """BASE-72: a dry run, a refusal for another reason than settings, and names that are illegal or
     exist."""
@@ -132,8 +147,10 @@ async def test_other_failures_change_nothing(connect: Connect) -> None:
         assert await ask(client, "dry", "none", "two", "there") == [ErrorCode.none] * 4
 
 
-async def test_the_oldest_names_are_forgotten_first(connect: Connect) -> None:
-    """BASE-72: of more than a thousand."""
+async def test_the_oldest_names_are_forgotten_first(
+    connect: Connect, caplog: pytest.LogCaptureFixture, jump_clock: trio.testing.MockClock
+) -> None:
+    """BASE-72: of more than a thousand. A line says so, once, unless the hour was over anyway."""
     async with connect() as client:
         await refuse(client, "first", "second")
         await refuse(client, *(f"name-{number}" for number in range(MAX_NAMES - 2)))
@@ -145,6 +162,14 @@ async def test_the_oldest_names_are_forgotten_first(connect: Connect) -> None:
         assert await ask(client, "first", "second", "name-0", "last") == [
             unknown, ErrorCode.none, unknown, unknown,
         ]  # fmt: skip
+        await refuse(client, "more")
+        (line,) = [each for each in lines(caplog) if "are forgotten" in each]
+        assert line.startswith("more than 1000 topics with settings were refused within an hour")
+        assert "such as topic second, and will be created automatically with default settings" in line
+        assert "auto.create.topics.enable=false" in line
+        jump_clock.jump(HOUR_S)
+        await refuse(client, "after-an-hour")
+        assert lines(caplog) == []
 
 
 async def test_a_long_value_is_not_kept(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:

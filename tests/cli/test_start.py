@@ -98,6 +98,28 @@ def test_a_closed_terminal_is_an_orderly_stop(tmp_path: Path) -> None:
     assert "ending at once" not in log.read_text()
 
 
+def test_sighup_does_not_read_a_pipe_again(tmp_path: Path) -> None:
+    """Nobody may write into it any more, and the broker would wait."""
+    log, pipe = tmp_path / "log", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(tmp_path / "data")]
+    with log.open("w") as errors, subprocess.Popen(
+        [*command, "--config-file", str(pipe)],
+        stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            pipe.write_text("listen=127.0.0.1:0\nlog-level=warning\n")
+            port = ready_port(process)
+            process.send_signal(signal.SIGHUP)
+            wait_for(log, f"the log level stays: {pipe} is not a regular file now")
+            with Connection("127.0.0.1", port) as connection:
+                assert admin.topics(connection) == []
+            process.terminate()
+            assert process.wait(60) == OK
+        finally:
+            process.kill()
+
+
 def test_without_a_terminal_sighup_reads_files_again(tmp_path: Path) -> None:
     """The log level is that of the configuration file, unless an option gives it."""
     log, file = tmp_path / "log", tmp_path / "broker.properties"

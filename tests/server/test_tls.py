@@ -165,8 +165,10 @@ def not_a_key(pair: Pair, other: Pair) -> bytes:
         (lambda pair, other: b"nothing", "ssl.keystore.location"),
         (not_a_key, "key values mismatch"),
         (lambda pair, other: pair.pem(b"secret"), "ssl.keystore.location"),
+        (lambda pair, other: pair.pkcs12(b"secret"), "a PKCS12 file needs ssl.keystore.type=PKCS12"),
+        (lambda pair, other: b"\xfe\xed\xfe\xed\0\0\0\2", "is a JKS file, .* `keytool -importkeystore"),
     ],
-    ids=["missing", "garbage", "of another key", "without its password"],
+    ids=["missing", "garbage", "of another key", "without its password", "without its type", "of Java"],
 )
 def test_a_broker_without_a_good_certificate_does_not_start(
     contents: Callable[[Pair, Pair], bytes | None],
@@ -182,6 +184,18 @@ def test_a_broker_without_a_good_certificate_does_not_start(
         start(ssl_keystore_location=str(path))
     assert "Traceback" not in str(raised.value)
     assert "listener SSL: " in str(raised.value)
+
+
+def test_authorities_need_the_type_of_their_file(
+    start: Callable[..., RunningBroker], authority: Authority, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "trust.p12", authority.server().pkcs12(b"secret"))
+    with pytest.raises(BrokerStartFailed, match=r"a PKCS12 file needs ssl\.truststore\.type=PKCS12"):
+        start(
+            ssl_keystore_location=written(tmp_path / "server.pem", authority.server().pem()),
+            ssl_client_auth="required",
+            ssl_truststore_location=path,
+        )
 
 
 def test_a_new_certificate_is_used_without_a_restart(

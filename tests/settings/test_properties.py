@@ -42,6 +42,8 @@ def test_properties(text: str, found: dict[str, str]) -> None:
         ("a=b\n=c", r"f:2: this line has no name; write name=value"),
         ("a=b\n#\nc=\\u12", r"f:3: \\u needs four hexadecimal digits; write \\\\ for a backslash"),
         ("x=\\\n y\n=2", r"f:3: this line has no name"),
+        ("a=b\nc=d\0", r"f:2: the character NUL is in no name and no value"),
+        ("a\\u0000=b", r"f:1: the character NUL is in no name and no value"),
     ],
 )
 def test_lines_that_are_refused(text: str, line: str) -> None:
@@ -74,6 +76,12 @@ def test_utf_8_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
     for text in ("name=Größe", "\ufeffname=Größe"):
         (tmp_path / "f").write_text(text, "utf-8")
         assert read_properties(read_text(tmp_path / "f"), "f") == {"name": "Größe"}
+
+
+def test_utf_16_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("name=value", "utf-16")
+    with pytest.raises(OperatorError, match=r"f:1: the character NUL .* text in UTF-8 or ISO-8859-1"):
+        read_properties(read_text(tmp_path / "f"), "f")
 
 
 @pytest.mark.parametrize(

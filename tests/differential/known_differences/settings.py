@@ -46,7 +46,7 @@ KNOWN: Sequence[Difference] = (
         "DIF-117",
         r"^1\.asked for$",
         values("none", "unknown_topic_or_partition"),
-        "refused_names.metadata_after_a_refused_creation",
+        "refused_names.metadata_after_a_refused_creation refused_names.metadata_after_refused_replicas",
     ),
     Difference(
         "DIF-118",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.differential.dead_letters import Queue, queue
 from tests.differential.script import ACCEPT, GAP, REJECT, RELEASE, RENEW, Session, script
-from tests.differential.scripts.log_start import delete_before
+from tests.differential.scripts.log_start import delete_before, noticed
 from tests.differential.transactions import transactional
 
 AT_MOST_TWICE = {"share_delivery_count_limit": "2"}
@@ -200,6 +200,45 @@ def records_that_the_log_no_longer_has(s: Session) -> None:
     q.outcome()
     q.acknowledge((2, 5, [REJECT]))
     q.outcome()
+
+
+@script("DLQ-41", "LSO-5", "DLQ-10")
+def held_records_that_the_log_no_longer_has(s: Session) -> None:
+    """They are rejected after a fetch has noticed that the log start moved."""
+    q = queue(s)
+    q.put(*"abcdef", per_batch=2)
+    q.take(4, max_records=4, batch_size=2)
+    delete_before(s, q.topic, 2)
+    noticed(s, q.member)
+    q.acknowledge((0, 1, [REJECT]))
+    q.outcome()
+    q.acknowledge((2, 3, [REJECT]))
+    q.outcome()
+
+
+@script("DLQ-41", "LSO-5", "DLQ-11")
+def held_records_that_the_log_no_longer_has_at_the_limit(s: Session) -> None:
+    q = queue(s, **AT_MOST_TWICE)
+    q.put(*"abcdef", per_batch=2)
+    q.take(6)
+    q.release(0, 5)
+    q.take(6)
+    delete_before(s, q.topic, 2)
+    noticed(s, q.member)
+    q.release(0, 3)
+    q.outcome()
+
+
+@script("DLQ-41", "LSO-5", "DLQ-11", seconds=4)
+def locks_of_records_that_the_log_no_longer_has(s: Session) -> None:
+    q = queue(s, share_record_lock_duration_ms="1000", **AT_MOST_TWICE)
+    q.put(*"abcd", per_batch=2)
+    q.take(4)
+    q.release(0, 3)
+    q.take(4)
+    delete_before(s, q.topic, 2)
+    noticed(s, q.member)
+    q.outcome(lag=0)
 
 
 @script("DLQ-40", "DLQ-10")

@@ -31,6 +31,15 @@ def metadata_after_a_refused_creation(s: Secured) -> None:
     s.note("asked for", becomes(s, name))
 
 
+@secured_script("BASE-72", seconds=_WAIT_S)
+def metadata_after_refused_replicas(s: Secured) -> None:
+    """Of a topic with settings, and of one without."""
+    one, two = (f"{s.name}-{end}" for end in ("one", "two"))
+    create(s, wanted(one, replicas=3, retention_ms="-1"), wanted(two, replicas=3))
+    for name in (one, two):
+        s.note("asked for", becomes(s, name))
+
+
 @secured_script("BASE-72")
 def metadata_after_other_refusals(s: Secured) -> None:
     """Of a dry run, for another reason than settings, and followed by a success."""
