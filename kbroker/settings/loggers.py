@@ -71,7 +71,11 @@ def _level(change: ConfigChange, known: Collection[str]) -> int:
             raise KafkaError(ErrorCode.invalid_request, what)
         return logging.NOTSET
     if value not in LEVELS:
-        what = f"This is not a supported log level. Valid log levels are {', '.join(LEVELS)}"
+        levels = ", ".join(sorted(LEVELS))
+        what = (
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {levels}"
+        )
         raise KafkaError(ErrorCode.invalid_config, what)
     return LEVELS[value]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.groups.assignors.cases import Case, cases, chain, two_topics_of_equal_weight, uneven
+from tests.groups.assignors.cases import VECTORS, Case, cases, chain, two_topics_of_equal_weight, uneven
 from tests.kafka_tools.java import run
 
 PROGRAM = Path(__file__).parent / "AssignorProgram.java"
-VECTORS = Path(__file__).parents[1] / "coordinator" / "vectors" / "consumer_assignors.json"
 SEED, COUNT = 848, 50
 
 Answer = dict[str, dict[str, list[int]]]

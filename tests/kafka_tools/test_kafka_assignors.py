@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from tests.groups.assignors.cases import answer, cases, chain, flat, moves, uneven
+from tests.groups.assignors.cases import VECTORS, answer, cases, chain, flat, moves, uneven
 from tests.kafka_tools.java import MISSING
-from tests.kafka_tools.kafka_assignors import VECTORS, Answer, kafka_answers, vectors
+from tests.kafka_tools.kafka_assignors import Answer, kafka_answers, vectors
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
 

@@ -16,6 +16,7 @@ chosen so that Kafka's hash sets have them in that order too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
@@ -29,6 +30,8 @@ T = TypeVar("T")
 Assignment = Mapping[str, Mapping[T, Sequence[int]]]
 Members = dict[str, ConsumerAssignorMember]
 
+VECTORS = Path(__file__).parent / "vectors" / "consumer_assignors.json"
+"""Cases with the answers of Kafka's assignors, for tests without Java."""
 ASSIGNORS: Mapping[str, ConsumerAssignor] = {"uniform": UniformAssignor(), "range": RangeAssignor()}
 
 

@@ -1,0 +1,1 @@
+"""Kafka's tools against Apache Kafka and kbroker: the same commands, and their outputs compared."""
