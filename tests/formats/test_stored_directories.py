@@ -27,7 +27,7 @@ from tests.formats.securing import AUTHORIZED, PASSWORDS, look_at_security
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 HERE = Path(__file__).parent
-ARCHIVES = sorted(HERE.glob("v*/*.tar.xz"))
+ARCHIVES = sorted(HERE.glob("v[0-9]/*.tar.xz"))
 
 
 DEFAULT_RUN = {
