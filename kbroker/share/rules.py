@@ -131,6 +131,11 @@ def redelivery_wait_ms(delivery_count: int, settings: ShareSettings, drawn: floa
     return 0.0 if settings.redelivery is None else settings.redelivery.wait_ms(delivery_count, drawn)
 
 
+def longest_wait_ms(settings: ShareSettings) -> float:
+    """The upper bound of all these waits; 0: there are none."""
+    return 0.0 if settings.redelivery is None else settings.redelivery.longest_ms
+
+
 def prolonged_until(since_ms: float, settings: ShareSettings, now_ms: float, alive_ms: float) -> float | None:
     """The new deadline of a lock that has run out. None: the broker does not prolong it.
 
