@@ -1,7 +1,8 @@
 """Share groups, pure (KIP-932): which member holds which record, and what becomes of it.
 
     share_partition.py    a queue: one share group over one topic partition. Begin here.
-      record_state.py       the life of a record, in one table
+      rules.py              what becomes of a record: every rule of its life
+      record_state.py       its states, and their codes in the window
       in_flight.py          the window of records in flight, over columns.py and locks.py
       acquire.py            which records a fetch gets; throttle.py near the delivery limit
       acknowledge.py        accept, release, reject, renew; ack_validation.py comes before it

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch
-from kbroker.share.record_state import Event
+from kbroker.share.rules import Event
 
 RENEW_SINCE_VERSION = 2
 """ShareFetch and ShareAcknowledge have RENEW from this version on."""

@@ -16,7 +16,8 @@ from itertools import groupby
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, ShareSettings
 from kbroker.share.in_flight import InFlightWindow
-from kbroker.share.record_state import ACK_CODES, DEAD_LETTER_ACK_CODES, HOLE, Event, given_back_pending
+from kbroker.share.record_state import HOLE
+from kbroker.share.rules import ACKNOWLEDGED, Event, returned
 from kbroker.share.runs import Runs, joined_runs
 
 RENEW_DISABLED = "Renewing acquisition locks is not enabled for the group."
@@ -174,33 +175,24 @@ def _apply_to_run(
     window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]
 ) -> None:
     """One type for all of first..last, or one per offset; no renewals."""
-    dead_letter_queue = settings.dead_letter_queue
+    acknowledged = ACKNOWLEDGED[settings.dead_letter_queue]
     if len(types) == 1:
         if types[0] == _RELEASE:
-            by_count = given_back_pending(
-                settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None
-            )
-            window.exhausted += window.give_back(first, last, by_count)
+            window.exhausted += window.give_back(first, last, returned(Event.RELEASE, settings))
             return
         if types[0] == _REJECT:
             window.rejected += last - first + 1
-        window.set_code(first, last, (DEAD_LETTER_ACK_CODES if dead_letter_queue else ACK_CODES)[types[0]])
+        window.set_code(first, last, acknowledged[types[0]])
         return
     kinds = bytes(types)
-    codes = bytearray(kinds.translate(_DEAD_LETTER_ACK_TABLE if dead_letter_queue else _ACK_TABLE))
+    codes = bytearray(kinds.translate(acknowledged))
     window.rejected += kinds.count(_REJECT)
     at = kinds.find(_RELEASE)
     if at >= 0:
-        by_count = given_back_pending(
-            settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None
-        )
+        by_count = returned(Event.RELEASE, settings)
         counts = window.counts_of(first, last)
         while at >= 0:  # Usually a few of many.
             codes[at] = by_count[counts[at]]
             at = kinds.find(_RELEASE, at + 1)
         window.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])
     window.set_codes(first, codes)
-
-
-_ACK_TABLE = ACK_CODES.ljust(256, b"\0")
-_DEAD_LETTER_ACK_TABLE = DEAD_LETTER_ACK_CODES.ljust(256, b"\0")

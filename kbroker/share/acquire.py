@@ -26,10 +26,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from kbroker.makers import maker
-from kbroker.share import throttle
+from kbroker.share import rules, throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
-from kbroker.share.record_state import AVAILABLE, BEHIND, HOLE, WAITING, given_back
+from kbroker.share.record_state import AVAILABLE, BEHIND, HOLE, WAITING
 
 __all__ = ["AcquireMode", "Acquisition", "Control"]
 
@@ -190,18 +190,19 @@ class Acquisition:
 
     def _deliver_again(self, i: int, j: int, batch_end: int) -> None:
         """Column indexes i..j-1 of one cached batch."""
-        window, limit, is_queue = self._window, self._settings.delivery_count_limit, self._settings.is_queue
+        window, settings = self._window, self._settings
         states, counts = window.states, window.counts
-        if is_queue and window.highest_count >= limit and throttle.has_reached(states, counts, i, j, limit):
-            self._give_up(i, limit)
+        gives_up_from, suspect_from = rules.gives_up_from(settings), rules.suspect_from(settings)
+        if window.highest_count >= gives_up_from and throttle.has_reached(
+            states, counts, i, j, gives_up_from
+        ):
+            self._give_up(i, gives_up_from)
         room = self._max_records - self.taken if self._by_record else j - i
-        suspect_from = throttle.threshold(limit, is_queue=is_queue)
         if window.highest_count >= suspect_from and throttle.has_reached(states, counts, i, j, suspect_from):
             if not (self._follows or self.taken):
                 size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
-                for start, stop in throttle.pick(
-                    states, counts, i, j, batch_size=size, delivery_limit=limit, is_queue=is_queue, room=room
-                ):
+                picked = throttle.pick(states, counts, i, j, settings, batch_size=size, room=room)
+                for start, stop in picked:
                     self._grant(start, stop)
             self.throttled = True
             return
@@ -227,14 +228,14 @@ class Acquisition:
                         self._grant(i, i + size)
                     i += size
 
-    def _give_up(self, i: int, limit: int) -> None:
+    def _give_up(self, i: int, from_count: int) -> None:
         """Records from i on that have reached the delivery limit end as if they had returned now.
         Few are left for later, as each turn is a write."""
         window = self._window
-        by_count = given_back(limit, self._settings.dead_letter_queue)
+        by_count = rules.returned(rules.Event.LIMIT, self._settings)
         begin = window.base + i
         for first, last, state, count in window.runs(begin, min(begin + _LOOKED_AT, window.end_offset)):
-            if state == AVAILABLE and count >= limit:
+            if state == AVAILABLE and count >= from_count:
                 window.exhausted += window.give_back(first, last, by_count)
                 self.given_up.append((first, last))
 

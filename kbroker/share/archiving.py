@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from kbroker.share.effects import DeadLetter, DeadLetterCause, StateBatch
+from kbroker.share.effects import DeadLetter, DeadLetterCause, ShareSettings, StateBatch
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.record_state import (
     DEAD_LETTER_CODES,
@@ -24,15 +24,16 @@ from kbroker.share.record_state import (
     TAKE_BACK,
     RecordState,
 )
+from kbroker.share.rules import cause_of_stored
 
 _READY = re.compile(b"[%b]+" % re.escape(DEAD_LETTER_CODES))
 
 
-def load(window: InFlightWindow, batches: Iterable[StateBatch], delivery_limit: int) -> None:
-    """The cause of a loaded ARCHIVING record is not stored, but follows from its count: below the
-    limit it can only be a rejection."""
+def load(window: InFlightWindow, batches: Iterable[StateBatch], settings: ShareSettings) -> None:
+    """Mark the records that are stored as ARCHIVING because they were rejected."""
     for first, last, state, delivery_count in batches:
-        if state == RecordState.ARCHIVING and delivery_count < delivery_limit:
+        is_archiving = state == RecordState.ARCHIVING
+        if is_archiving and cause_of_stored(delivery_count, settings) is DeadLetterCause.REJECTED:
             window.set_code(first, last, RecordState.ARCHIVING | REJECTED)
 
 

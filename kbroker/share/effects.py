@@ -133,6 +133,11 @@ class ShareSettings:
     is_queue: bool = False
 
     @property
+    def parks(self) -> bool:
+        """True if records may have to wait outside the window."""
+        return self.redelivery is not None or self.scans
+
+    @property
     def works_alone(self) -> bool:
         """True if its records are examined even while it has no members."""
         return self.schedules or self.ttl_ms > 0

@@ -23,7 +23,6 @@ from kbroker.share.record_state import (
     AVAILABLE,
     BEHIND,
     CONTROL,
-    COUNT_UP,
     HOLE,
     PASSABLE,
     PASSED,
@@ -34,6 +33,7 @@ from kbroker.share.record_state import (
     WAITING,
     RecordState,
 )
+from kbroker.share.rules import COUNT_UP
 
 MAX_SPAN = 1 << 20
 """The window never spans more offsets, whatever a batch header claims. The rest is read later."""
@@ -170,8 +170,8 @@ class InFlightWindow(WindowColumns):
         self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
 
     def give_back(self, first: int, last: int, table: bytes) -> int:
-        """Records return, in a state by delivery count (`given_back` and `given_back_pending` of
-        record_state.py). Returns how many are given up because of it."""
+        """Records return, in a state by delivery count (`returned` of rules.py). Returns how many
+        are given up because of it."""
         i, j = first - self.base, last + 1 - self.base
         counts = self.counts[i:j]
         available = table[0]

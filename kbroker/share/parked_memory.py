@@ -25,6 +25,7 @@ from kbroker.share.effects import ShareSettings
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Lane, Parked, Place
 from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
+from kbroker.share.rules import longest_wait_ms
 
 
 class Code(IntEnum):
@@ -207,7 +208,7 @@ class ParkedMemory:
     ) -> None:
         """`is_lost`: whether the log has lost that record. After a restart, no redelivery waits
         longer than the settings allow, whatever the wall clock was."""
-        longest_ms = settings.redelivery.longest_ms if settings.redelivery is not None else 0.0
+        longest_ms = longest_wait_ms(settings)
         for parked in self._orders[lane].end_read(found, is_last=len(found) < read_at_once):
             offset = parked.offset
             if offset in self.entries or offset in self._ghosts or offset in self._leaving:

@@ -16,12 +16,15 @@ from heapq import heappush
 from math import ceil
 from typing import NamedTuple
 
-from kbroker.share.effects import ShareSettings
+from kbroker.share import rules
+from kbroker.share.effects import DeadLetterCause, ShareSettings
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.locks import ANSWERED
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.parked_keeping import ParkedKeeping
 from kbroker.share.parked_memory import Code, Entry
+from kbroker.share.record_state import RecordState
+from kbroker.share.rules import Event
 
 
 class ParkingWrite(NamedTuple):
@@ -254,7 +257,7 @@ class ParkedSaving(ParkedKeeping):
             self.held -= 1
             entry.code = Code.PENDING
         entry.member_id = None
-        target = self._released(entry, settings, self._due_ms(entry, settings, now_ms, drawn))
+        target = self._after(entry, Event.RUN_OUT, settings, now_ms, drawn)
         if target is None:
             self._remove(entry)
             return
@@ -264,18 +267,20 @@ class ParkedSaving(ParkedKeeping):
             entry.code = Code.UNSAVED_ARCHIVING
         self._unsaved[entry.offset] = None
 
-    def _due_ms(self, entry: Entry, settings: ShareSettings, now_ms: float, drawn: float) -> float:
-        wait_ms = 0.0 if settings.redelivery is None else settings.redelivery.wait_ms(entry.count, drawn)
-        return now_ms + self._ahead_ms[Lane.REDELIVERY] + wait_ms
-
-    def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
-        """The new state of a record that returns. None: it is given up without a dead letter."""
-        if entry.count < settings.delivery_count_limit:
-            what = entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch
-            return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
-        self.exhausted += 1
-        return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
-
-    def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
-        what = entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected
+    def _after(
+        self, entry: Entry, event: Event, settings: ShareSettings, now_ms: float, drawn: float
+    ) -> Parked | None:
+        """The new state of a held record. None: it is no longer parked."""
+        fate = rules.decide(RecordState.ACQUIRED, entry.count, event, settings, drawn)
+        self.rejected += fate.cause is DeadLetterCause.REJECTED
+        self.exhausted += fate.cause is DeadLetterCause.EXHAUSTED
+        lane, due_ms = Lane.REDELIVERY, entry.due_ms
+        if fate.state is RecordState.ARCHIVING:
+            lane, due_ms = Lane.ARCHIVING, 0
+        elif fate.state is not RecordState.AVAILABLE:
+            return None
+        elif fate.wait_ms is not None:
+            due_ms = now_ms + self._ahead_ms[Lane.REDELIVERY] + fate.wait_ms
+        is_rejected = lane is Lane.ARCHIVING and fate.cause is DeadLetterCause.REJECTED
+        what = entry.offset, lane, ceil(due_ms), fate.delivery_count, self._leader_epoch, is_rejected
         return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)

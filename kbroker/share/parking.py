@@ -35,14 +35,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share import throttle
+from kbroker.share import rules
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
 from kbroker.share.locks import ANSWERED
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.parked_keeping import Look
 from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry
 from kbroker.share.parked_saving import ParkedSaving
-from kbroker.share.record_state import MAX_DELIVERY_COUNT, Event
+from kbroker.share.record_state import RecordState
+from kbroker.share.rules import Event
 
 _offset = attrgetter("offset")
 _GIVEN_UP_AT_ONCE = 300
@@ -126,9 +127,9 @@ class Parking(ParkedSaving):
             if not self._is_lock(*heappop(self._locks)) or entry is None or entry.member_id is None:
                 continue
             alive = alive_ms(entry.member_id) if settings.lock_max_ms and alive_ms is not None else 0
-            until_ms = entry.since_ms + settings.lock_max_ms
-            if alive > 0 and until_ms > now_ms:
-                self._lock(entry, min(now_ms + min(settings.lock_duration_ms, alive), until_ms))
+            until_ms = rules.prolonged_until(entry.since_ms, settings, now_ms, alive)
+            if until_ms is not None:
+                self._lock(entry, until_ms)
                 prolonged += 1
                 continue
             at_lock_max += alive > 0 and entry.since_ms != ANSWERED
@@ -181,23 +182,24 @@ class Parking(ParkedSaving):
         their number."""
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
         for entry in entries:
-            entry.expired = settings.dead_letter_queue
-            self._give_up_ready(entry, settings)
+            self._give_up_ready(entry, Event.EXPIRE, settings)
         return len(entries)
 
     def _give_up_exhausted(self, settings: ShareSettings) -> None:
         """Not only those that were about to be delivered, as each turn is a write."""
-        limit = settings.delivery_count_limit
-        exhausted = (entry for entry in self._ready.values() if entry.count >= limit)
+        gives_up_from = rules.gives_up_from(settings)
+        exhausted = (entry for entry in self._ready.values() if entry.count >= gives_up_from)
         for entry in list(islice(exhausted, _GIVEN_UP_AT_ONCE)):
-            self._give_up_ready(entry, settings)
+            self._give_up_ready(entry, Event.LIMIT, settings)
             self.exhausted += 1
 
-    def _give_up_ready(self, entry: Entry, settings: ShareSettings) -> None:
-        if not settings.dead_letter_queue:
+    def _give_up_ready(self, entry: Entry, event: Event, settings: ShareSettings) -> None:
+        fate = rules.decide(RecordState.AVAILABLE, entry.count, event, settings)
+        if fate.state is not RecordState.ARCHIVING:
             self._remove(entry)
             return
         self._leave_line(entry)
+        entry.expired = fate.cause is DeadLetterCause.EXPIRED
         entry.lane, entry.due_ms = Lane.ARCHIVING, 0
         self._line_up(entry)
         entry.code = Code.UNSAVED_ARCHIVING
@@ -219,12 +221,11 @@ class Parking(ParkedSaving):
         records that have reached the limit, because it was lowered, end as if they had returned
         now."""
         ranges: list[AcquiredRange] = []
-        limit, is_queue = settings.delivery_count_limit, settings.is_queue
-        suspect_from = throttle.threshold(limit, is_queue=is_queue)
+        gives_up_from, suspect_from = rules.gives_up_from(settings), rules.suspect_from(settings)
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
-        if is_queue and any(entry.count >= limit for entry in entries):
+        if any(entry.count >= gives_up_from for entry in entries):
             self._give_up_exhausted(settings)
-            entries = [entry for entry in entries if entry.count < limit]
+            entries = [entry for entry in entries if entry.count < gives_up_from]
         if entries and entries[0].count < suspect_from:
             entries = [entry for entry in entries if entry.count < suspect_from]
         else:
@@ -235,7 +236,7 @@ class Parking(ParkedSaving):
             self._leave_line(entry)
             self.held += 1
             entry.code, entry.member_id, entry.since_ms = Code.HELD, member_id, now_ms
-            entry.count = min(entry.count + 1, MAX_DELIVERY_COUNT)
+            entry.count = rules.COUNT_UP[entry.count]
             self._lock(entry, now_ms + settings.lock_duration_ms)
             if ranges and ranges[-1].last_offset + 1 == offset and ranges[-1].delivery_count == entry.count:
                 ranges[-1] = ranges[-1]._replace(last_offset=offset)
@@ -307,12 +308,7 @@ class Parking(ParkedSaving):
             ack_type = types[-1]
             if ack_type == Event.RENEW:
                 continue
-            target = None
-            if ack_type == Event.RELEASE:
-                target = self._released(entry, settings, self._due_ms(entry, settings, now_ms, drawn()))
-            elif ack_type == Event.REJECT:
-                self.rejected += 1
-                target = self._archiving(entry, rejected=True) if settings.dead_letter_queue else None
+            target = self._after(entry, Event(ack_type), settings, now_ms, drawn())
             pending.append(self._await(entry, target))
         return pending
 
@@ -325,12 +321,9 @@ class Parking(ParkedSaving):
         for entry in [
             each for each in self.entries.values() if each.code == Code.HELD and each.member_id == member_id
         ]:
-            due_ms = (
-                entry.due_ms
-                if delayed_at_ms is None
-                else self._due_ms(entry, settings, delayed_at_ms, drawn())
-            )
-            pending.append(self._await(entry, self._released(entry, settings, due_ms)))
+            event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
+            target = self._after(entry, event, settings, delayed_at_ms or 0.0, drawn())
+            pending.append(self._await(entry, target))
         return pending
 
     def _await(self, entry: Entry, target: Parked | None) -> tuple[Entry, Parked | None]:

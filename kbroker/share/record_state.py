@@ -1,25 +1,13 @@
-"""The life of a record in a share-partition: its states, its events, and the one transition table.
+"""The states of a record in a share-partition, and the codes of the window's states column. What
+becomes of a record is in rules.py.
 
-    not read yet --ACQUIRE--> ACQUIRED --ACCEPT--> ACKNOWLEDGED
-                                 |  ^---RENEW
-                                 |------GAP, REJECT, EXHAUST--> ARCHIVED
-                                 |------RELEASE--> AVAILABLE --ACQUIRE--> ACQUIRED, count + 1
-                                 '------DEAD_LETTER--> ARCHIVING --DEAD_LETTERED--> ARCHIVED
-
-RELEASE stands for every return of a record: the client releases it, its session ends, or its lock
-runs out. At the delivery limit this is EXHAUST instead, and the record is not redelivered. Where
-the group has a dead letter queue (KIP-1191), REJECT and EXHAUST are DEAD_LETTER. DISCARD is the
-broker's own decision about a record that is not held (the log's start has moved, or compaction has
-removed it).
-
-The engine does not look up single records in the table. The byte tables at the end of this file are
-built from it, and apply to whole ranges. This module knows no offsets, members or times.
+The column holds one byte per offset: a RecordState id, HOLE, CONTROL or PASSED in the low three
+bits, and flags. This module knows no offsets, members or times.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
 
 
 class RecordState(IntEnum):
@@ -32,41 +20,8 @@ class RecordState(IntEnum):
     ARCHIVED = 4
 
 
-class Event(IntEnum):
-    """The events of a record's life. The first five have the ids of the protocol's acknowledge
-    types."""
-
-    GAP = 0
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-    ACQUIRE = 5
-    EXHAUST = 6
-    DISCARD = 7
-    DEAD_LETTER = 8
-    DEAD_LETTERED = 9
-
-
-TRANSITIONS: dict[tuple[RecordState, Event], RecordState] = {
-    (RecordState.AVAILABLE, Event.ACQUIRE): RecordState.ACQUIRED,
-    (RecordState.AVAILABLE, Event.DISCARD): RecordState.ARCHIVED,
-    (RecordState.ACQUIRED, Event.GAP): RecordState.ARCHIVED,
-    (RecordState.ACQUIRED, Event.ACCEPT): RecordState.ACKNOWLEDGED,
-    (RecordState.ACQUIRED, Event.RELEASE): RecordState.AVAILABLE,
-    (RecordState.ACQUIRED, Event.REJECT): RecordState.ARCHIVED,
-    (RecordState.ACQUIRED, Event.RENEW): RecordState.ACQUIRED,
-    (RecordState.ACQUIRED, Event.EXHAUST): RecordState.ARCHIVED,
-    (RecordState.ACQUIRED, Event.DEAD_LETTER): RecordState.ARCHIVING,
-    (RecordState.ARCHIVING, Event.DEAD_LETTERED): RecordState.ARCHIVED,
-}
-
-TERMINAL = frozenset(state for state in RecordState if not any(before is state for before, _ in TRANSITIONS))
-"""ACKNOWLEDGED and ARCHIVED: no event follows, so the start offset may move past them."""
-
-
-# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE,
-# CONTROL or PASSED in the low three bits, and flags.
+TERMINAL = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
+"""No event follows, so the start offset may move past them."""
 
 STATE = 7
 """The bits of a code that are the state."""
@@ -136,36 +91,3 @@ TAKE_BACK = bytes(code & ~HANDED_OUT if code in HANDED_OUT_CODES else code for c
 
 MAX_DELIVERY_COUNT = 255
 """Counts stop here: the column has one byte per offset."""
-
-COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
-"""bytes.translate table of the delivery counts: one more delivery."""
-
-
-@lru_cache(maxsize=64)
-def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
-    """bytes.translate table from delivery counts to the codes of ACQUIRED records that return:
-    RELEASE or, at the limit, EXHAUST. With a dead letter queue (KIP-1191) the latter is
-    DEAD_LETTER. `waits`: a released record is WAITING."""
-    exhausted = UNSAVED_ARCHIVING if dead_letter_queue else TRANSITIONS[RecordState.ACQUIRED, Event.EXHAUST]
-    released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE] | (WAITING if waits else 0)
-    return bytes(released if count < delivery_limit else exhausted for count in range(256))
-
-
-@lru_cache(maxsize=64)
-def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
-    """The same for records whose return is saved first."""
-    return bytes(
-        code & (STATE | WAITING) | PENDING for code in given_back(delivery_limit, dead_letter_queue, waits)
-    )
-
-
-ACK_CODES = bytes(
-    TRANSITIONS[RecordState.ACQUIRED, event] | PENDING
-    for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT)
-)
-"""Pending code by acknowledge type. `given_back_pending` replaces RELEASE; RENEW has no code."""
-
-DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes(
-    [TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING]
-)
-"""The same where the group has a dead letter queue."""

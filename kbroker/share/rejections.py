@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from kbroker.share.effects import AckBatch, Persist
 from kbroker.share.parked import Lane
 from kbroker.share.reasons import Reason, ReasonChange
-from kbroker.share.record_state import Event, RecordState
+from kbroker.share.record_state import RecordState
+from kbroker.share.rules import Event
 
 
 def attached(

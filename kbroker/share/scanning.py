@@ -19,11 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.share.acquire import Batches
+from kbroker.share.effects import ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import AVAILABLE, HOLE, PENDING, WAITING, RecordState
 from kbroker.share.redelivery import Waits
+from kbroker.share.rules import Event, decide
 
 _AT_ONCE = 2000
 _ENOUGH = 20_000
@@ -111,7 +113,7 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
 
 
 def give_up(
-    window: InFlightWindow, parking: Parking, offsets: Sequence[int], *, as_dead_letters: bool
+    window: InFlightWindow, parking: Parking, offsets: Sequence[int], settings: ShareSettings
 ) -> tuple[list[int], list[Parked]]:
     """Those of these records that can be acquired are past their time to live. Returns the ones
     that are ARCHIVED now, and those to park as dead letters."""
@@ -126,7 +128,7 @@ def give_up(
             continue
         count = window.counts[i]
         window.undelivered -= not count
-        if as_dead_letters:
+        if decide(RecordState.AVAILABLE, count, Event.EXPIRE, settings).state is RecordState.ARCHIVING:
             window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
             to_park.append(parking.expire_new(offset, count))
         else:

@@ -47,13 +47,13 @@ from collections.abc import Callable, Iterable, Sequence
 from random import random
 
 from kbroker.errors import KafkaError
-from kbroker.share import acknowledge, archiving, ordering
+from kbroker.share import acknowledge, archiving, ordering, rules
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, Control, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
 from kbroker.share.locks import ANSWERED, Lock
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import given_back, given_back_pending
+from kbroker.share.rules import Event
 from kbroker.share.runs import Runs, check_state, joined_runs, size_of
 from kbroker.share.share_dead_letters import SharePartitionDeadLetters
 from kbroker.share.share_log_start import SharePartitionLogStart
@@ -91,7 +91,7 @@ class SharePartition(
         batches = sorted(state_batches)
         check_state(start_offset, batches)
         share_partition._window.load(batches)
-        archiving.load(share_partition._window, batches, settings.delivery_count_limit)
+        archiving.load(share_partition._window, batches, settings)
         share_partition._advance()
         return share_partition
 
@@ -250,8 +250,8 @@ class SharePartition(
         with their delivery counts. They wait for redelivery from `delayed_at_ms` on; None: the
         session ended in order, and they are available at once."""
         window, settings = self._window, self._settings
-        waits = settings.redelivery is not None and delayed_at_ms is not None
-        by_count = given_back_pending(settings.delivery_count_limit, settings.dead_letter_queue, waits)
+        event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
+        by_count = rules.returned(event, settings)
         runs = joined_runs(
             [run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)]
         )
@@ -271,9 +271,7 @@ class SharePartition(
         live members are prolonged, up to `lock_max_ms` in all.
         """
         window, settings, runs = self._window, self._settings, []
-        by_count = given_back(
-            settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None
-        )
+        by_count = rules.returned(Event.RUN_OUT, settings)
         for lock in list(window.locks.due(now_ms)):
             held = list(window.held_runs(lock))
             if (
@@ -310,15 +308,12 @@ class SharePartition(
 
     def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
         """True if the holder keeps the records."""
-        settings = self._settings
-        if lock.since_ms == ANSWERED:
+        settings, since_ms = self._settings, lock.since_ms
+        since_ms = lock.deadline_ms - settings.lock_duration_ms if since_ms is None else since_ms
+        deadline_ms = rules.prolonged_until(since_ms, settings, now_ms, alive_ms)
+        if deadline_ms is None:
+            self._at_lock_max += size_of(held) if alive_ms > 0 and since_ms != ANSWERED else 0
             return False
-        since_ms = lock.deadline_ms - settings.lock_duration_ms if lock.since_ms is None else lock.since_ms
-        until_ms = since_ms + settings.lock_max_ms
-        if alive_ms <= 0 or until_ms <= now_ms:
-            self._at_lock_max += size_of(held) if alive_ms > 0 else 0
-            return False
-        deadline_ms = min(now_ms + min(settings.lock_duration_ms, alive_ms), until_ms)
         for first, last in held:
             self._window.renew(lock.member_id, first, last, deadline_ms, since_ms)
         self._counters.prolonged_locks += size_of(held)

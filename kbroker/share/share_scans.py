@@ -152,8 +152,7 @@ class SharePartitionScans(SharePartitionWrites):
         ARCHIVED, or dead letters. None: there are none."""
         parking = self.parking
         assert parking is not None
-        has_queue = self._settings.dead_letter_queue
-        archived, to_park = scanning.give_up(self._window, parking, offsets, as_dead_letters=has_queue)
+        archived, to_park = scanning.give_up(self._window, parking, offsets, self._settings)
         expired = len(archived) + len(to_park) + parking.expire_ready(offsets, self._settings)
         if not expired:
             return None

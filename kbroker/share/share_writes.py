@@ -17,7 +17,7 @@ from random import random
 from typing import TypeAlias
 
 from kbroker.makers import maker
-from kbroker.share import ordering
+from kbroker.share import ordering, rules
 from kbroker.share.effects import Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere
 from kbroker.share.in_flight import InFlightWindow
@@ -37,9 +37,9 @@ from kbroker.share.record_state import (
     STATE,
     WAITING,
     RecordState,
-    given_back,
 )
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
+from kbroker.share.rules import Event
 from kbroker.share.runs import Runs, joined_runs, size_of
 from kbroker.share.statistics import Counters
 
@@ -121,10 +121,10 @@ class SharePartitionWrites:
         """Start the redelivery delay of the records that have returned in these runs. Returns those
         that wait too long for the window: they are parked if that is saved, and their places in the
         window are final then."""
-        window, redelivery, to_park = self._window, self._settings.redelivery, []
-        if redelivery is None:
+        window, settings, to_park = self._window, self._settings, []
+        if settings.redelivery is None:
             return []
-        park_from_ms = self._settings.park_from_ms if parks else None
+        park_from_ms = settings.park_from_ms if parks else None
         for first, last in runs:
             i, j = first - window.base, last + 1 - window.base
             for offset, code, count in zip(
@@ -132,7 +132,7 @@ class SharePartitionWrites:
             ):
                 if not code & WAITING:
                     continue
-                wait_ms = redelivery.wait_ms(count, random())
+                wait_ms = rules.redelivery_wait_ms(count, settings, random())
                 if self.parking is not None and park_from_ms is not None and wait_ms > park_from_ms:
                     window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
                     to_park.append(self.parking.park(offset, now_ms + wait_ms, count))
@@ -175,10 +175,7 @@ class SharePartitionWrites:
         if parked is not None and self.parking is not None:
             still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
-        settings = self._settings
-        by_count = given_back(
-            settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None
-        )
+        by_count = rules.returned(Event.RUN_OUT, self._settings)
         due: Mapping[int, float] = {}
         if parked is not None and self.parking is not None:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)

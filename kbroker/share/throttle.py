@@ -13,15 +13,9 @@ Pure arithmetic over two columns of the in-flight window; it changes nothing.
 
 from __future__ import annotations
 
+from kbroker.share.effects import ShareSettings
 from kbroker.share.record_state import AVAILABLE
-
-
-def threshold(delivery_limit: int, *, is_queue: bool) -> int:
-    """The delivery count from which on a record is suspect. With a limit of 2, no AVAILABLE record
-    ever has it, except in a queue."""
-    if is_queue and delivery_limit == 2:
-        return 1
-    return max(2, (delivery_limit + 1) // 2)
+from kbroker.share.rules import alone_from, suspect_from
 
 
 def has_reached(states: bytearray, counts: bytearray, i: int, j: int, delivery_count: int) -> bool:
@@ -42,10 +36,9 @@ def pick(
     counts: bytearray,
     i: int,
     j: int,
+    settings: ShareSettings,
     *,
     batch_size: int,
-    delivery_limit: int,
-    is_queue: bool,
     room: int,
 ) -> list[tuple[int, int]]:
     """Which AVAILABLE records of i..j-1 to deliver now, as index runs [start, stop) of equal
@@ -56,8 +49,7 @@ def pick(
       `batch_size` is the size of the whole cached batch.
     - A record that is on its last attempt is delivered alone.
     """
-    suspect_from = threshold(delivery_limit, is_queue=is_queue)
-    last_attempt = delivery_limit - 1 if is_queue or delivery_limit > 2 else -1
+    suspect, last_attempt = suspect_from(settings), alone_from(settings)
     picked: list[tuple[int, int]] = []
     taken, halved = 0, False
     for k in range(i, j):
@@ -66,8 +58,8 @@ def pick(
         count = counts[k]
         if taken >= room or (count == last_attempt and taken):
             break
-        if count >= suspect_from and not halved:
-            halved, room = True, min(room, max(1, batch_size >> (count - suspect_from + 1)))
+        if count >= suspect and not halved:
+            halved, room = True, min(room, max(1, batch_size >> (count - suspect + 1)))
             if taken >= room:
                 break
         if picked and picked[-1][1] == k and counts[k - 1] == count:

@@ -8,25 +8,19 @@ from functools import partial
 import pytest
 
 from kbroker.share import throttle
-from kbroker.share.effects import DeadLetter, DeadLetterCause
+from kbroker.share.effects import DeadLetter, DeadLetterCause, ShareSettings
 from tests.share.queue_driver import ACCEPT, RELEASE, Queue, ack, state
 
-# (limit, T, {delivery count before: how many of a cached batch of 500 one response has})
-TABLE = [
-    (2, 2, {1: 500}),
-    (3, 2, {1: 500, 2: 1}),
-    (4, 2, {1: 500, 2: 250, 3: 1}),
-    (5, 3, {1: 500, 2: 500, 3: 250, 4: 1}),
-    (6, 3, {2: 500, 3: 250, 4: 125, 5: 1}),
-    (10, 5, {4: 500, 5: 250, 6: 125, 7: 62, 8: 31, 9: 1}),
-]
-ROWS = [(limit, count, size) for limit, _, sizes in TABLE for count, size in sizes.items()]
-
-
-@pytest.mark.parametrize(("limit", "threshold"), [(limit, threshold) for limit, threshold, _ in TABLE])
-def test_threshold(limit: int, threshold: int) -> None:  # THR-1
-    assert throttle.threshold(limit, is_queue=False) == threshold
-    assert throttle.threshold(limit, is_queue=True) == min(threshold, limit - 1)
+# limit: {delivery count before: how many of a cached batch of 500 one response has}
+TABLE = {
+    2: {1: 500},
+    3: {1: 500, 2: 1},
+    4: {1: 500, 2: 250, 3: 1},
+    5: {1: 500, 2: 500, 3: 250, 4: 1},
+    6: {2: 500, 3: 250, 4: 125, 5: 1},
+    10: {4: 500, 5: 250, 6: 125, 7: 62, 8: 31, 9: 1},
+}
+ROWS = [(limit, count, size) for limit, sizes in TABLE.items() for count, size in sizes.items()]
 
 
 @pytest.mark.parametrize("by_record", [False, True])
@@ -241,7 +235,7 @@ def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:  # THR-6
 def test_records_before_the_suspect_one_come_without_it() -> None:  # THR-6
     """Counts 1 1 4 1 1: first the two before it, then it alone, then the rest."""
     columns = bytearray(5), bytearray((1, 1, 4, 1, 1))
-    pick = partial(throttle.pick, *columns, batch_size=5, delivery_limit=5, is_queue=False, room=5)
+    pick = partial(throttle.pick, *columns, settings=ShareSettings(), batch_size=5, room=5)
     assert pick(0, 5) == [(0, 2)]
     assert pick(2, 5) == [(2, 3)]
     assert pick(3, 5) == [(3, 5)]

@@ -31,6 +31,7 @@ from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share.acquire import Batches
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
+from kbroker.share.rules import alone_from
 from kbroker.share.session import FetchPlan
 from kbroker.share.share_partition import AcquireMode, SharePartition
 
@@ -255,7 +256,7 @@ class Acquiring:
             if loaded.metrics is not None:
                 loaded.metrics.acquired_ranges.observe(size)
         settings = engine.settings
-        if settings.is_queue and ranges[-1].delivery_count >= settings.delivery_count_limit:
+        if settings.is_queue and ranges[-1].delivery_count > alone_from(settings):
             self.budget = 0  # No record of another share-partition goes with a last attempt.
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self.rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))

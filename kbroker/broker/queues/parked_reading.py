@@ -72,11 +72,7 @@ class ParkedReading:
         - `waiting`: how many records the persister has parked
         - `kept_from`: no record below that offset is kept
         - `must`: prepare it in any case"""
-        if (
-            engine.parking is None
-            and self.is_possible
-            and (must or waiting or settings.redelivery is not None or settings.scans)
-        ):
+        if engine.parking is None and self.is_possible and (must or waiting or settings.parks):
             engine.parking = Parking(
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )
