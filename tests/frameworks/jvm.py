@@ -23,7 +23,7 @@ from tests.crash.transaction_reading import ends_of, read_from
 from tests.differential.apache_kafka import KafkaFailed, fetched
 
 JAVA = Path(__file__).parent / "java"
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 BURST, BURSTS_PER_S = 10, 50
 
 
