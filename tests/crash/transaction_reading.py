@@ -89,14 +89,14 @@ def is_drained(bootstrap: str, consumer: Consumer) -> bool:
 
 
 def _has_records(bootstrap: str, places: Sequence[TopicPartition]) -> bool:
-    return any(True for _ in _read_from(bootstrap, places))
+    return any(True for _ in read_from(bootstrap, places))
 
 
-def _read_from(bootstrap: str, places: Sequence[TopicPartition]) -> Iterator[Message]:
-    """All records from there to the logs' stable ends."""
+def read_from(bootstrap: str, places: Sequence[TopicPartition], **more: Any) -> Iterator[Message]:
+    """All records from there to the logs' stable ends. `more`: settings of the consumer."""
     if not places:
         return
-    with open_consumer(bootstrap, **{"enable.partition.eof": True}) as consumer:
+    with open_consumer(bootstrap, **{"enable.partition.eof": True, **more}) as consumer:
         consumer.assign(list(places))
         left = {(each.topic, each.partition) for each in places}
         deadline = time.monotonic() + 60
@@ -145,7 +145,7 @@ def end(name: str, bootstrap: str, history: History, seed: int) -> None:
     seen = wait_until_stable(bootstrap)
     history.write(*seen)
     places = [TopicPartition(each.topic, each.partition, 0) for each in seen if each.high_watermark]
-    for message in _read_from(bootstrap, places):
+    for message in read_from(bootstrap, places):
         history.write(LogRead(time.monotonic_ns(), record_of(message), value_of(message)))
     for each in seen:
         history.write(LogReadDone(time.monotonic_ns(), each.topic, each.partition))

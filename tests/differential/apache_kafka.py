@@ -1,8 +1,7 @@
 """A real Apache Kafka, one node in KRaft mode, from Maven: the source of recorded answers, and of
 Kafka's tools.
 
-Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs,
-outside the repository.
+Needs Java and Maven on the PATH. The jars stay in kafka/libs, outside the repository.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from pathlib import Path
 from kbroker.client.broker_process import free_port
 
 HERE = Path(__file__).parent
-LIBS = HERE / "kafka" / "libs"
+POM = HERE / "kafka" / "pom.xml"
+LIBS = POM.parent / "libs"
 CLUSTER_ID = "a2Jyb2tlci10ZXN0cy0wMQ"
 START_TIMEOUT_S = 600.0
 
@@ -29,12 +29,19 @@ class KafkaFailed(Exception):
 
 def class_path() -> str:
     """The class path of the released broker and tools, fetched on first use."""
-    if not any(LIBS.glob("kafka_2.13-*.jar")):
+    return f"{fetched(POM)}/*"
+
+
+def fetched(pom: Path) -> Path:
+    """The folder `libs` beside a pom, with the jars that it names, fetched on first use. Raises
+    KafkaFailed."""
+    libs = pom.parent / "libs"
+    if not any(libs.glob("*.jar")):
         _run(
-            "mvn", "-q", "-B", "-f", str(HERE / "kafka" / "pom.xml"), "dependency:copy-dependencies",
-            f"-DoutputDirectory={LIBS}", "-DincludeScope=runtime",
+            "mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+            f"-DoutputDirectory={libs}", "-DincludeScope=runtime",
         )  # fmt: skip
-    return f"{LIBS}/*"
+    return libs
 
 
 def version() -> str:
