@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from kbroker.security.hosts import (
+from kbroker.settings.hosts import (
     WILDCARD,
     AddressRange,
     canonical_host,

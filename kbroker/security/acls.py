@@ -7,7 +7,7 @@ pattern matches:
     PREFIXED    resources whose names begin with it; `*` is an ordinary character here
 
 The principal is exact, or `User:*`. The host is an address, a range of addresses, or `*`
-(hosts.py). All numbers are Kafka's.
+(settings/hosts.py). All numbers are Kafka's.
 
 This module decides nothing: authorizer.py does.
 """
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from kbroker.formats.security_values import StoredAcl
 from kbroker.security.acl_index import PatternEntries
-from kbroker.security.hosts import (
+from kbroker.settings.hosts import (
     WILDCARD,
     AddressRange,
     canonical_host,

@@ -24,9 +24,9 @@ from kbroker.security.acls import (
     Permission,
     ResourceType,
 )
-from kbroker.security.hosts import WILDCARD
 from kbroker.security.principals import Principal, parse_principal
 from kbroker.security.spi import Authorizer
+from kbroker.settings.hosts import WILDCARD
 
 _ALLOWED_BY: Final = {
     Operation.DESCRIBE: frozenset(

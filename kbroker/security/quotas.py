@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from kbroker.security.hosts import canonical_host, is_address
+from kbroker.settings.hosts import canonical_host, is_address
 
 K = TypeVar("K")
 P = TypeVar("P")

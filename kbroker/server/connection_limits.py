@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from kbroker.errors import OperatorError
-from kbroker.security.hosts import canonical_host
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.broker_listeners import per_ip_overrides
+from kbroker.settings.hosts import canonical_host
 
 LEAST_FILES = 64
 """Half of them are for connections. Without any, a broker has some 30."""

@@ -23,7 +23,6 @@ from kbroker.broker.connection import PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
-from kbroker.security.hosts import canonical_host
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.seldom import Seldom
@@ -35,6 +34,7 @@ from kbroker.server.sasl_peer import SaslPeer
 from kbroker.server.strangers import INTERVAL_S, Strangers, again
 from kbroker.server.tls import ListenerTls
 from kbroker.server.tls_socket import Ciphertext, TlsSocket
+from kbroker.settings.hosts import canonical_host
 from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)

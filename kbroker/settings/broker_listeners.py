@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from kbroker.security.hosts import is_address
 from kbroker.settings.definition import INT_MAX, ConfigDef, ConfigType, Value
+from kbroker.settings.hosts import is_address
 
 
 def per_ip_overrides(texts: Value) -> dict[str, int]:

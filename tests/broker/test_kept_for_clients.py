@@ -23,13 +23,13 @@ from kbroker.errors import KafkaError
 from kbroker.groups.consumer.subscriptions import Subscriptions
 from kbroker.security.acls import Operation, ResourceType
 from kbroker.security.authorizer import StandardAuthorizer
-from kbroker.security.hosts import canonical_host
 from kbroker.security.metering import Meter
 from kbroker.security.principals import ANONYMOUS
 from kbroker.security.quotas import CLIENT_ID, PRODUCER_BYTE_RATE, QuotaTable, entity_of
 from kbroker.security.rates import Windows
 from kbroker.security.rights import Rights, SharedMemory
 from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.hosts import canonical_host
 from kbroker.share import session as share_session
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import ShareSessions

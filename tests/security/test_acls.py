@@ -15,7 +15,7 @@ from kbroker.security.acls import (
     Permission,
     ResourceType,
 )
-from kbroker.security.hosts import canonical_host
+from kbroker.settings.hosts import canonical_host
 from tests.security.acl_strategies import NAMES, acls, entry
 
 _KINDS = st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP])

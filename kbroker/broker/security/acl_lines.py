@@ -15,8 +15,8 @@ from typing import Final
 
 from kbroker.protocol.topic_names import is_legal, is_legal_prefix
 from kbroker.security.acls import SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
-from kbroker.security.hosts import WILDCARD, is_address, is_range
 from kbroker.security.principals import USER
+from kbroker.settings.hosts import WILDCARD, is_address, is_range
 
 logger = logging.getLogger(__name__)
 

@@ -37,12 +37,12 @@ from kbroker.security.acls import (
     stored,
 )
 from kbroker.security.authorizer import StandardAuthorizer, parse_super_users
-from kbroker.security.hosts import canonical_host
 from kbroker.security.principals import Principal
 from kbroker.security.rights import Rights, SharedMemory
 from kbroker.security.spi import Authorizer, AuthorizerContext
 from kbroker.seldom import Seldom
 from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.hosts import canonical_host
 from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.security_values import QuotaKey, StoredQuota
 from kbroker.formats.state import read_entries
 from kbroker.metrics import QuotaMetrics
-from kbroker.security.hosts import canonical_host
 from kbroker.security.metering import Meter, Metering
 from kbroker.security.principals import Principal
 from kbroker.security.quotas import (
@@ -40,6 +39,7 @@ from kbroker.security.quotas import (
 )
 from kbroker.security.rates import Rates, Windows, throttle_ms
 from kbroker.settings.altering import BrokerConfig
+from kbroker.settings.hosts import canonical_host
 from kbroker.storage.spi import Change, StateStore
 
 logger = logging.getLogger(__name__)

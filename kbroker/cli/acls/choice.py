@@ -192,7 +192,7 @@ def check_new(wanted: list[Acl]) -> None:
     still be listed and removed."""
     from kbroker.protocol.topic_names import is_legal, is_legal_prefix
     from kbroker.security.acls import PatternType, ResourceType
-    from kbroker.security.hosts import is_address, is_range
+    from kbroker.settings.hosts import is_address, is_range
 
     for acl in wanted:
         user = acl.principal.removeprefix("User:")

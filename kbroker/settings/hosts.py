@@ -1,4 +1,4 @@
-"""Hosts of ACL entries: every address (`*`), one address, or a range of addresses in CIDR notation.
+"""Addresses of clients, and hosts of ACL entries: every address (`*`), one, or a CIDR range.
 
 Addresses are compared in one spelling, so an IPv4 address inside an IPv6 one is the IPv4 address.
 A text with a slash is a range, as in Kafka, and any other text is taken as it is.

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.security import hosts
 from kbroker.security.acls import Acl, AclTable, Operation
-from kbroker.security.hosts import is_address, is_within, parse_range
+from kbroker.settings import hosts
+from kbroker.settings.hosts import is_address, is_within, parse_range
 from tests.security.acl_strategies import entry
 
 
