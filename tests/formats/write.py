@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import sys
-import tarfile
 from pathlib import Path
 
 from kbroker.testing.broker import open_test_broker
+from tests.formats.archives import archive
 from tests.formats.filling import BROKER_CONFIG, fill, look
 from tests.formats.securing import AUTHORIZED, look_at_security, secure
 
@@ -38,19 +38,7 @@ def write(target: Path, name: str, state_storage: str, ending: str) -> None:
             broker.stop()
         expected = broker.log_file.with_name("expected.json")
         expected.write_text(json.dumps({"seen": seen, "left": left}))
-        with tarfile.open(target / f"{name}-{ending}.tar.xz", "w:xz", preset=9) as tar:
-            for each in (broker.data_dir, expected):
-                tar.add(each, arcname=each.name, filter=_kept)
-
-
-def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without the owner, and without RocksDB's own log, which is not read again and contains the
-    machine's name."""
-    if Path(entry.name).name.startswith("LOG"):
-        return None
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry
+        archive(target / f"{name}-{ending}.tar.xz", broker.data_dir, expected)
 
 
 if __name__ == "__main__":

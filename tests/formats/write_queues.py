@@ -24,13 +24,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tarfile
 import tempfile
 from functools import partial
 from pathlib import Path
 
 import kbroker
 from kbroker.testing.broker import RunningBroker, open_test_broker
+from tests.formats.archives import archive
 from tests.formats.queue_failing import Rejecting, fail_each, make_expired, make_purged
 from tests.formats.queue_filling import Expected, Kept, make_delayed, make_later, make_ordered, make_plain
 from tests.formats.queue_member import until
@@ -61,9 +61,7 @@ def write(target: Path, name: str, ending: str, faults: Path) -> None:
         about = {"engines": [broker.storage, broker.state_storage], "config": persister}
         found = {queue: each.as_json() for queue, each in queues.items()}
         expected.write_text(json.dumps({**about, "queues": found}, indent=1, sort_keys=True))
-        with tarfile.open(target / f"{name}-{ending}.tar.xz", "w:xz", preset=9) as tar:
-            for each in (broker.data_dir, expected):
-                tar.add(each, arcname=each.name, filter=_kept)
+        archive(target / f"{name}-{ending}.tar.xz", broker.data_dir, expected)
 
 
 def fill(broker: RunningBroker, faults: Path, *, is_in_log: bool, ending: str) -> dict[str, Expected]:
@@ -102,16 +100,6 @@ def fill(broker: RunningBroker, faults: Path, *, is_in_log: bool, ending: str) -
     for each in (*held, member):
         each.connection.close()
     return found
-
-
-def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without the owner, and without RocksDB's own log, which is not read again and contains the
-    machine's name."""
-    if Path(entry.name).name.startswith("LOG"):
-        return None
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry
 
 
 def main(arguments: list[str]) -> None:
