@@ -2,9 +2,8 @@
 
 Unknown topics are created if the client allows it and auto.create.topics.enable is on. Unlike in
 Kafka, the first answer already has the new topic. A request may create as many partitions as
-CreateTopics. With more, every unknown topic is POLICY_VIOLATION. A name that
-CreateTopics has refused with its settings stays UNKNOWN_TOPIC_OR_PARTITION for a while
-(auto_creation.py).
+CreateTopics. With more, every unknown topic is POLICY_VIOLATION. A name that CreateTopics has
+refused with its settings stays UNKNOWN_TOPIC_OR_PARTITION for a while (auto_creation.py).
 
 By id from v12 (v10 and v11 have the field but must not use it). An unknown id is UNKNOWN_TOPIC_ID
 with a null name. If any topic has an id, names are ignored. An empty list means all topics in v0,

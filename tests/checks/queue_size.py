@@ -7,7 +7,8 @@ DIRECTORY is another checkout. The figures:
 - `files`, `lines`: of the subject, all that decides on, saves and loads a record's life.
 - `arrows`: imports of one module by another inside kbroker/share and kbroker/broker/queues.
 - `writers`: functions outside of the rules that write a record's state or delivery count.
-- `mentions`: modules whose code names a rule of redelivery.
+- `mentions`: modules whose code names a setting of redelivery, or a table made of one. To ask
+  kbroker/share/rules.py what becomes of a record is no mention: it does not change with the rule.
 - `verbs`: methods of the persister's interfaces, and `flags`: their switches.
 """
 
