@@ -212,7 +212,7 @@ class _Turn:
             found.delivery_complete_count,
             log_start_offset,
             end_offset,
-            engine.stands_from,
+            engine.window.stands_from,
         )
         own = persister.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
         left = left._replace(lag=left.lag - own)

@@ -173,6 +173,10 @@ class WindowColumns:
                     return True
         return False
 
+    def has_any(self, *codes: int) -> bool:
+        """True if an offset of the window has one of these codes."""
+        return self.has(codes, self.start_offset, self.end_offset)
+
     def next_fetch_offset(self) -> int:
         """The first offset that is AVAILABLE or a hole of the gap window, or else the one after the
         SPEO."""
@@ -259,6 +263,11 @@ class WindowColumns:
             if held:
                 yield first, first + size - 1
             first += size
+
+    def held_by(self) -> Iterator[tuple[str, int]]:
+        """Members, and how many records each holds under one of its Locks."""
+        for lock in self.locks.by_deadline:
+            yield lock.member_id, sum(last - first + 1 for first, last in self.held_runs(lock))
 
     def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
         """The column codes of first..last, with `mask` applied, as runs. Without a mask, `state`

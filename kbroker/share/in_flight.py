@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from kbroker.share.columns import WindowColumns
-from kbroker.share.effects import StateBatch
+from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.locks import ANSWERED, Lock
 from kbroker.share.record_state import (
     ACQUIRED,
@@ -33,7 +33,7 @@ from kbroker.share.record_state import (
     WAITING,
     RecordState,
 )
-from kbroker.share.rules import COUNT_UP
+from kbroker.share.rules import COUNT_UP, code_of_stored
 
 MAX_SPAN = 1 << 20
 """The window never spans more offsets, whatever a batch header claims. The rest is read later."""
@@ -68,6 +68,26 @@ class InFlightWindow(WindowColumns):
             live = set(self.lock_numbers) if len(self.lock_numbers) <= _SET_UP_TO else None
             self.locks.sweep(lambda lock: (live is None or lock.number in live) and self._in_use(lock))
         return self.locks.grant(member_id, first, last, deadline_ms)
+
+    def end_prolonging(self, member_id: str, runs: Sequence[tuple[int, int]]) -> None:
+        """The member has finished with these records although it holds them: their locks are no
+        longer prolonged."""
+        held = [
+            (run, lock)
+            for lock in self.locks.of_member(member_id)
+            if lock.since_ms != ANSWERED
+            for run in self.held_runs(lock)
+        ]
+        for (held_first, held_last), lock in held:
+            for first, last in runs:
+                if first <= held_last and last >= held_first:
+                    first, last = max(first, held_first), min(last, held_last)
+                    self.renew(member_id, first, last, lock.deadline_ms, ANSWERED)
+
+    def first_lock_ms(self, member_id: str) -> float | None:
+        """When the first lock ends under which the member holds a record; None: it holds none."""
+        locks = (lock for lock in self.locks.by_deadline if lock.member_id == member_id)
+        return next((lock.deadline_ms for lock in locks if any(self.held_runs(lock))), None)
 
     def _in_use(self, lock: Lock) -> bool:
         i, j = max(lock.first, self.start_offset) - self.base, lock.last + 1 - self.base
@@ -335,10 +355,9 @@ class InFlightWindow(WindowColumns):
                 )
                 self.base += keep_from
 
-    def load(self, batches: Sequence[StateBatch]) -> None:
+    def load(self, batches: Sequence[StateBatch], settings: ShareSettings) -> None:
         """Fill an empty window with saved state: batches in order from the SPSO on, without
-        overlaps. The first hole before or between them opens the gap window. A batch that is
-        acknowledged after no delivery was PASSED."""
+        overlaps. The first hole before or between them opens the gap window."""
         next_offset, gap_start = self.start_offset, None
         for first, last, state, count in batches:
             size, missing = last - first + 1, first - next_offset
@@ -347,8 +366,7 @@ class InFlightWindow(WindowColumns):
                 self.states += _HOLE_BYTE * missing
                 self.counts += bytes(missing)
                 self.marks += b"\1" + bytes(missing - 1)
-            is_passed = state == RecordState.ACKNOWLEDGED and not count
-            self.states += _SINGLE[PASSED if is_passed else state] * size
+            self.states += _SINGLE[code_of_stored(state, count, settings)] * size
             self.counts += bytes([count]) * size
             if state not in TERMINAL_CODES:
                 self.highest_count = max(self.highest_count, count)

@@ -28,6 +28,7 @@ from kbroker.share.effects import DeadLetterCause, ShareSettings
 from kbroker.share.locks import ANSWERED
 from kbroker.share.record_state import (
     MAX_DELIVERY_COUNT,
+    PASSED,
     PENDING,
     REJECTED,
     UNSAVED,
@@ -116,11 +117,15 @@ def _given_up(delivery_count: int, cause: DeadLetterCause, settings: ShareSettin
     return Fate(state, delivery_count, cause)
 
 
-def cause_of_stored(delivery_count: int, settings: ShareSettings) -> DeadLetterCause:
-    """Of a record that is stored as ARCHIVING: the cause is not stored, but follows from the count.
-    Below the limit it can only be a rejection."""
-    is_exhausted = delivery_count >= settings.delivery_count_limit
-    return DeadLetterCause.EXHAUSTED if is_exhausted else DeadLetterCause.REJECTED
+def code_of_stored(state: int, delivery_count: int, settings: ShareSettings) -> int:
+    """The code of a record that is loaded. A record that is stored as acknowledged after no
+    delivery was PASSED. The cause of one that is ARCHIVING is not stored, but follows from the
+    count: below the limit it can only be a rejection."""
+    if state == RecordState.ACKNOWLEDGED and not delivery_count:
+        return PASSED
+    if state == RecordState.ARCHIVING and delivery_count < settings.delivery_count_limit:
+        return state | REJECTED
+    return state
 
 
 # ---- time ----------------------------------------------------------------------------------------

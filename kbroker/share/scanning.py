@@ -16,23 +16,39 @@ filled them:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from kbroker.share.acquire import Batches
-from kbroker.share.effects import ShareSettings
+from kbroker.share import ordering
+from kbroker.share.acquire import Batches, Control, runs_of
+from kbroker.share.effects import Persist
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
+from kbroker.share.ordering import Keys
 from kbroker.share.parked import Parked
-from kbroker.share.parking import Parking
 from kbroker.share.record_state import AVAILABLE, HOLE, PENDING, WAITING, RecordState
-from kbroker.share.redelivery import Waits
 from kbroker.share.rules import Event, decide
+from kbroker.share.runs import joined_runs
+from kbroker.share.runs import runs_of as offset_runs
+from kbroker.share.share_partition import SharePartition
 
 _AT_ONCE = 2000
 _ENOUGH = 20_000
 """With this many undelivered records, members have enough to fetch."""
 
 
-def scan_from(window: InFlightWindow) -> int | None:
+def scan_from(engine: SharePartition) -> int | None:
+    """Where to read for the next scanned(). None: there is nothing to scan now."""
+    window, settings, order = engine.window, engine.settings, engine.key_order
+    if order is not None:
+        if (offset := ordering.learn_at(window, order)) is not None:
+            return offset
+        if not order.room():
+            return None
+    offset = _not_scanned(window)
+    is_full = not settings.limits_undecided and window.in_flight >= settings.max_record_locks
+    return None if offset is None or (is_full and offset >= window.unread_from) else offset
+
+
+def _not_scanned(window: InFlightWindow) -> int | None:
     """The first offset that has not been scanned. None: no scan is needed now."""
     if window.undelivered >= _ENOUGH:
         return None
@@ -43,32 +59,85 @@ def scan_from(window: InFlightWindow) -> int | None:
     return None if window.end_offset - window.start_offset + 1 >= MAX_SPAN else window.unread_from
 
 
-def may_look_ahead(window: InFlightWindow) -> bool:
-    """True if members have hardly any records to fetch, and the window has room."""
-    return window.undelivered < _AT_ONCE and window.end_offset - window.start_offset + 1 < MAX_SPAN
+def has_to_scan(engine: SharePartition, end_offset: int) -> bool:
+    """True if a scan of a log that ends there would find something to do, or keys have to be looked
+    up."""
+    order = engine.key_order
+    if order is not None and (order.asked or not order.has_learnt or engine.has_unsaved):
+        return True
+    offset = scan_from(engine)
+    return offset is not None and offset < end_offset
 
 
-def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
-    """Place AVAILABLE records behind the SPEO, ahead of the scan. The unscanned offsets before them
-    become a hole of the gap window. False: the window already has them, or cannot reach so far."""
-    unread = window.unread_from
-    if first < unread or last >= window.start_offset + MAX_SPAN:
-        return False
-    has_gap, missing, size = window.has_gap, first - unread, last - first + 1
-    if not has_gap:
-        window.gap_start = unread
-    window.states += bytes([HOLE]) * missing + bytes(size)
-    window.counts += bytes(missing + size)
-    window.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
-    window.lock_numbers.frombytes(bytes(4 * (missing + size)))
-    window.undelivered += size
-    window.available_from = min(window.available_from, first)
-    window.end_offset = last
-    window.gap_end = last if missing or has_gap else -1
-    return True
+def scanned(
+    engine: SharePartition,
+    offset: int,
+    batches: Batches,
+    control: Sequence[Control],
+    scheduled: Sequence[tuple[int, int]],
+    *,
+    now_ms: float,
+    wall_ms: float,
+    keys: Keys | None = None,
+) -> Persist | None:
+    """A read at `offset` returned these batches. None: nothing to save.
+
+    - `control`: the batches between them that members never get.
+    - `scheduled`: (offset, due time on the wall clock) of records that are due later. The others
+      can be acquired now, or once their keys are free.
+    - `keys`: the keys of these records, where the group keeps their order.
+    """
+    window, order = engine.window, engine.key_order
+    learns = order is not None and not order.has_learnt
+    for run, is_finished in runs_of(batches, control) if not learns or window.gap_open else ():
+        if is_finished is not None:
+            for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
+                engine.pass_over(first, last, is_finished=is_finished)
+        else:
+            _place(window, offset, run)
+    if not learns and window.gap_open and not window.has_gap:
+        window.gap_end = -1  # The whole gap window is scanned: no hole in it holds back the SPSO.
+    found = [] if order is None or keys is None else ordering.know(window, order, keys.hashes)
+    to_park, soon = _put_off(engine, scheduled, now_ms, wall_ms)
+    if order is not None and keys is not None:
+        order.found(keys.parked)
+        put_off = {*(parked.offset for parked in to_park), *soon}
+        ordering.join(window, order, engine.waits, found, put_off)
+        if learns:
+            order.learn_from = max(order.learn_from, keys.up_to + 1)
+    engine.advance()
+    return engine.saves.begin_best_effort(engine.parking, [], to_park) if to_park else None
 
 
-def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
+def _put_off(
+    engine: SharePartition, scheduled: Sequence[tuple[int, int]], now_ms: float, wall_ms: float
+) -> tuple[list[Parked], list[int]]:
+    """Records that are due later. Returns those to park, and the offsets of those that wait in the
+    window."""
+    window, parking = engine.window, engine.parking
+    assert parking is not None
+    park_from_ms = wall_ms + (engine.settings.park_from_ms or 0)
+    to_park, soon = [], []
+    for offset, due_ms in scheduled:
+        i = offset - window.base
+        if (
+            not window.start_offset <= offset <= window.end_offset
+            or window.states[i] != AVAILABLE
+            or window.counts[i]
+        ):
+            continue
+        window.undelivered -= 1
+        if due_ms < park_from_ms:
+            window.states[i] = AVAILABLE | WAITING
+            engine.waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=wall_ms)
+            soon.append(offset)
+        else:
+            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+            to_park.append(parking.schedule(offset, due_ms))
+    return to_park, soon
+
+
+def _place(window: InFlightWindow, offset: int, batches: Batches) -> None:
     """The records that a read at `offset` returned are AVAILABLE. Offsets between the batches are
     holes that the log does not have."""
     for first, last, *_ in batches:
@@ -84,12 +153,6 @@ def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
         window.gap_start = max(window.gap_start, min(batches[-1][1], window.end_offset) + 1)
 
 
-def close_gap(window: InFlightWindow) -> None:
-    """The scan has seen the whole gap window: no hole in it holds back the SPSO any more."""
-    if window.gap_open and not window.has_gap:
-        window.gap_end = -1
-
-
 def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
     i, j = first - window.base, last + 1 - window.base
     while (i := window.states.find(HOLE, i, j)) >= 0:
@@ -98,25 +161,98 @@ def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
         i += size
 
 
-def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from_ms: float) -> list[Parked]:
-    """Records that wait in the window because they could not be parked."""
-    to_park = []
-    for offset, due_ms in waits.scheduled_from(park_from_ms)[:_AT_ONCE]:
+def park_again(engine: SharePartition, wall_ms: float) -> Persist | None:
+    """Park the records once more that a failed write of scanned() left in the window. None: there
+    are none."""
+    window, to_park = engine.window, []
+    if engine.parking is None:
+        return None
+    for offset, due_ms in engine.waits.scheduled_from(wall_ms + (engine.settings.park_from_ms or 0))[
+        :_AT_ONCE
+    ]:
         if (
             window.start_offset <= offset <= window.end_offset
             and window.states[offset - window.base] == WAITING
         ):
             window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
-            waits.end(offset)
-            to_park.append(parking.schedule(offset, due_ms))
-    return to_park
+            engine.waits.end(offset)
+            to_park.append(engine.parking.schedule(offset, due_ms))
+    return engine.saves.begin_best_effort(engine.parking, [], to_park) if to_park else None
 
 
-def give_up(
-    window: InFlightWindow, parking: Parking, offsets: Sequence[int], settings: ShareSettings
-) -> tuple[list[int], list[Parked]]:
-    """Those of these records that can be acquired are past their time to live. Returns the ones
-    that are ARCHIVED now, and those to park as dead letters."""
+# ---- ahead of the scan ---------------------------------------------------------------------------
+
+
+def may_look_ahead(engine: SharePartition) -> bool:
+    """True if place_ahead() would help where the scan is far from the log's end: members have
+    hardly any records to fetch, and the window has room. It does not help where the limit counts
+    the span of the window, or where the order of keys is kept."""
+    window = engine.window
+    if engine.key_order is not None or not engine.settings.limits_undecided:
+        return False
+    return window.undelivered < _AT_ONCE and window.end_offset - window.start_offset + 1 < MAX_SPAN
+
+
+def place_ahead(engine: SharePartition, first: int, last: int) -> None:
+    """Place AVAILABLE records behind the SPEO, ahead of the scan: they are not scheduled. The
+    unscanned offsets before them become a hole of the gap window, which the scan still visits. No
+    effect if the window already has them, or cannot reach so far."""
+    window = engine.window
+    unread = window.unread_from
+    if first < unread or last >= window.start_offset + MAX_SPAN:
+        return
+    has_gap, missing, size = window.has_gap, first - unread, last - first + 1
+    if not has_gap:
+        window.gap_start = unread
+    window.states += bytes([HOLE]) * missing + bytes(size)
+    window.counts += bytes(missing + size)
+    window.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
+    window.lock_numbers.frombytes(bytes(4 * (missing + size)))
+    window.undelivered += size
+    window.available_from = min(window.available_from, first)
+    window.end_offset = last
+    window.gap_end = last if missing or has_gap else -1
+
+
+# ---- the order of keys (ordering.py) -------------------------------------------------------------
+
+
+def keep_order(engine: SharePartition) -> None:
+    """Start or stop keeping the order of keys, as the settings say. Call it when they were altered,
+    and once `parking` is set, which the order needs. Members keep what they hold. The records in
+    the window are scanned first; no member gets records before that is done."""
+    order, parking = engine.key_order, engine.parking
+    if parking is None or engine.settings.ordered == (order is not None):
+        return
+    if order is not None:
+        engine.counters.look_ahead_stops += order.stops
+        ordering.end(engine.window)
+    engine.key_order = ordering.begin(engine.window) if order is None else None
+    parking.order_keys(engine.key_order)
+
+
+def keys_found(engine: SharePartition, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
+    """The store has answered which keys of due records (`key_order.asked`) are blocked; `parked` as
+    in Keys."""
+    order, parking = engine.key_order, engine.parking
+    if order is None or parking is None:
+        return
+    order.found(parked)
+    for offset in [each for each in asked if each in order.asked and each not in parking.entries]:
+        del order.asked[offset]
+        if order.admit(offset):
+            ordering.go(engine.window, offset)
+    parking.end_asking(asked)
+
+
+# ---- records that are past their time ------------------------------------------------------------
+
+
+def expire_records(engine: SharePartition, offsets: Sequence[int]) -> Persist | None:
+    """These records are past their time to live. Those that could be acquired now become ARCHIVED,
+    or dead letters. None: there are none."""
+    window, parking, settings = engine.window, engine.parking, engine.settings
+    assert parking is not None
     archived, to_park = [], []
     for offset in offsets:
         i = offset - window.base
@@ -134,28 +270,10 @@ def give_up(
         else:
             window.set_code(offset, offset, RecordState.ARCHIVED)
             archived.append(offset)
-    return archived, to_park
-
-
-def put_off(
-    window: InFlightWindow, parking: Parking, scheduled: Sequence[tuple[int, int]], park_from_ms: float
-) -> tuple[list[Parked], list[tuple[int, int]]]:
-    """`scheduled`: (offset, due time) of placed records that are due later. Returns those to park,
-    due at `park_from_ms` of the wall clock or later, and those that wait in the window."""
-    to_park, soon = [], []
-    for offset, due_ms in scheduled:
-        i = offset - window.base
-        if (
-            not window.start_offset <= offset <= window.end_offset
-            or window.states[i] != AVAILABLE
-            or window.counts[i]
-        ):
-            continue
-        window.undelivered -= 1
-        if due_ms < park_from_ms:
-            window.states[i] = AVAILABLE | WAITING
-            soon.append((offset, due_ms))
-        else:
-            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
-            to_park.append(parking.schedule(offset, due_ms))
-    return to_park, soon
+    expired = len(archived) + len(to_park) + parking.expire_ready(offsets, settings)
+    if not expired:
+        return None
+    engine.counters.expired += expired
+    persist = engine.saves.begin_best_effort(parking, offset_runs(archived), to_park)
+    engine.advance()
+    return persist

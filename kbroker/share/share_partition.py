@@ -10,27 +10,28 @@
                                                     has run out meanwhile
     expire -----------> AVAILABLE at once; saving that is best effort
 
-With a dead letter queue (KIP-1191), rejected and exhausted records become ARCHIVING. Once that is
-saved:
+The engine is pure: each function is synchronous, changes the state in memory and returns its
+effects. It reads no clock (`now_ms` is any monotonic time in milliseconds), no bytes, and does no
+I/O.
 
-    take_dead_letters -> the broker writes them there -> dead_lettered
-        -> ARCHIVED at once, SPSO moves; saving that is best effort
+A Persist is what the caller has to save. It does so, and then calls persisted() or persist_failed()
+with its token, exactly once. Several may be under way, and they may end in any
+order. The caller has one reader per share-partition between next_fetch_offset() and acquire(); what
+it passes to acquire() must be what it read at that offset.
 
-The class is pure: each method is synchronous, changes the state in memory and returns its effects.
-It reads no clock (`now_ms` is any monotonic time in milliseconds), no bytes, and does no I/O.
+A SharePartition has parts, and modules of functions work on it:
 
-A method whose change must be saved returns a Persist. The caller saves it, and then calls
-persisted() or persist_failed() with its token, exactly once. Several may be under way, and they may
-end in any order. The caller has one reader per share-partition between next_fetch_offset() and
-acquire(); what it passes to acquire() must be what it read at that offset.
+    window      in_flight.py     the records in flight
+    waits       redelivery.py    when those that wait are due
+    saves       saves.py         writes under way, and what waits for the next one
+    parking     parking.py       records that wait outside the window
+    key_order   key_order.py     which record of each key is first
 
-The class is put together from parts, which share the attributes of share_writes.py:
-
-    share_queries.py        what a share-partition answers about itself
-    share_scans.py          records that are examined before members get them; the order of keys
-    share_log_start.py      the log's start moves
-    share_dead_letters.py   records on their way to the dead letter queue
-    share_writes.py         what is to be saved, and what becomes of each write
+    offers.py       what a member could get now
+    scanning.py     records that are examined before members get them
+    archiving.py    dead letters (KIP-1191)
+    log_start.py    the log's start moves
+    statistics.py   its numbers
 
 Stricter than Kafka where no client can tell the difference:
 
@@ -43,34 +44,62 @@ Stricter than Kafka where no client can tell the difference:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from random import random
 
 from kbroker.errors import KafkaError
-from kbroker.share import acknowledge, archiving, ordering, rules
+from kbroker.share import acknowledge, ordering, rules
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, Control, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
+from kbroker.share.in_flight import InFlightWindow
+from kbroker.share.in_flight_view import InFlightView, in_flight_view
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.locks import ANSWERED, Lock
+from kbroker.share.parked import Parked
+from kbroker.share.parked_memory import Code
 from kbroker.share.parking import Parking
+from kbroker.share.record_state import (
+    ACQUIRED,
+    ARCHIVING_CODES,
+    AVAILABLE,
+    BEHIND,
+    PASSED,
+    PENDING,
+    WAITING,
+    RecordState,
+)
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.rules import Event
 from kbroker.share.runs import Runs, check_state, joined_runs, size_of
-from kbroker.share.share_dead_letters import SharePartitionDeadLetters
-from kbroker.share.share_log_start import SharePartitionLogStart
-from kbroker.share.share_queries import SharePartitionQueries
-from kbroker.share.share_scans import SharePartitionScans
-from kbroker.share.share_writes import ParkedPending
-from kbroker.share.statistics import SharePartitionStatistics
+from kbroker.share.saves import ParkedPending, Saves
+from kbroker.share.statistics import Counters, RanOut, SharePartitionStatistics, statistics_of
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
 
-class SharePartition(
-    SharePartitionQueries, SharePartitionScans, SharePartitionLogStart, SharePartitionDeadLetters
-):
-    """See the head of this file. `settings` may be replaced at any time: a new lock duration
-    applies to later locks, new limits apply at once. Every Persist carries `state_epoch` and
-    `leader_epoch`."""
+class SharePartition:
+    """See the head of this file.
+
+    - `settings`: altered by use().
+    - `parking`: where records with long waits are. The caller sets it once, right after
+      construction, and calls keep_order().
+    - `key_order`: set where the group keeps the order of keys.
+    - `log_start`: where the log begins, as far as log_start_moved() was called.
+    """
+
+    def __init__(
+        self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int
+    ) -> None:
+        self.settings = settings
+        self.window = InFlightWindow(start_offset)
+        self.waits = Waits()
+        self.saves = Saves(self.window, state_epoch=state_epoch, leader_epoch=leader_epoch)
+        self.parking: Parking | None = None
+        self.key_order: KeyOrder | None = None
+        self.held: HeldHere | None = None
+        self.counters = Counters()
+        self.log_start = 0
 
     @classmethod
     def load(
@@ -90,28 +119,40 @@ class SharePartition(
         )
         batches = sorted(state_batches)
         check_state(start_offset, batches)
-        share_partition._window.load(batches)
-        archiving.load(share_partition._window, batches, settings)
-        share_partition._advance()
+        share_partition.window.load(batches, settings)
+        share_partition.advance()
         return share_partition
+
+    def use(self, settings: ShareSettings) -> None:
+        """The group's settings, from now on: a new lock duration applies to later locks, new limits
+        apply at once."""
+        self.settings = settings
+        self.advance()
 
     def count_held(self, of_group: HeldRecords | None) -> None:
         """From now on, add the records that members hold here to the counts of the group. None:
         stop counting."""
-        if self._held is not None:
-            self._held.clear()
+        if self.held is not None:
+            self.held.clear()
         if of_group is None:
-            self._held = None
+            self.held = None
             return
-        self._held = HeldHere(of_group)
-        for lock in self._window.locks.by_deadline:
-            for first, last in self._window.held_runs(lock):
-                self._held.add(lock.member_id, last - first + 1)
-        for member_id, records in self.parking.held_by().items() if self.parking is not None else ():
-            self._held.add(member_id, records)
-        for pending, _, _, holder, parked in self._writes.values():
-            if holder is not None:
-                self._held.add(holder, size_of(pending) + (0 if parked is None else len(parked.pending)))
+        self.held = HeldHere(of_group)
+        counts = list(self.window.held_by())
+        counts += [] if self.parking is None else self.parking.held_by().items()
+        counts += [(each.holder, each.held) for each in self.saves.under_way.values() if each.holder]
+        for member_id, records in counts:
+            self.held.add(member_id, records)
+
+    @property
+    def start_offset(self) -> int:
+        """SPSO: the first offset that is not finished."""
+        return self.window.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """SPEO: the last offset in flight; equal to the SPSO if none is."""
+        return self.window.end_offset
 
     # ---- the life of a record --------------------------------------------------------------------
 
@@ -139,39 +180,39 @@ class SharePartition(
         - `follows`: how many records the response already has, if it must not have a record near
           its delivery limit behind them.
         """
-        if self.key_order is not None and not self._has_learnt_keys:
+        if self.key_order is not None and not self.has_learnt_keys:
             return []
-        deadline_ms = now_ms + self._settings.lock_duration_ms
+        deadline_ms = now_ms + self.settings.lock_duration_ms
         ranges: list[AcquiredRange] = []
         taken = 0
-        room = max_records if self.parking is None else min(max_records, self._locks_left)
+        room = max_records if self.parking is None else min(max_records, self.locks_left)
         for run, is_finished in runs_of(batches, control):
             if is_finished is not None:
                 for first, last in joined_runs([(batch[0], batch[1]) for batch in run]):
-                    self._pass_over(first, last, is_finished=is_finished)
+                    self.pass_over(first, last, is_finished=is_finished)
                 continue
             if room <= 0 or not run:
                 break
-            turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
+            turn = Acquisition(self.window, self.settings, member_id, mode, batch_size, room, deadline_ms)
             turn.run(fetch_offset, run, follows + taken)
             if turn.discarded:
                 self._note_discarded(turn.discarded)
             if turn.given_up:
-                self._unsaved = joined_runs([*self._unsaved, *turn.given_up])
-                self.has_given_up = True
+                self.saves.note(turn.given_up)
+                self.saves.has_given_up = True
             ranges += turn.ranges
             room -= turn.taken
             taken += turn.taken
-            self._counters.redeliveries += turn.redelivered
-            self._counters.acquired_records += turn.taken
-            if self._held is not None:
-                self._held.add(member_id, turn.taken)
+            self.counters.redeliveries += turn.redelivered
+            self.counters.acquired_records += turn.taken
+            if self.held is not None:
+                self.held.add(member_id, turn.taken)
             fetch_offset = run[-1][1] + 1
-            if turn.throttled or (control and self._window.next_fetch_offset() < fetch_offset):
+            if turn.throttled or (control and self.window.next_fetch_offset() < fetch_offset):
                 break  # This run has more to deliver, or nothing may follow it.
         # No acknowledgement moves an SPSO that only such records or control batches hold.
         if not ranges:
-            self._advance()
+            self.advance()
         return ranges
 
     def acknowledge(self, member_id: str, batches: Sequence[AckBatch], *, now_ms: float) -> Persist | None:
@@ -185,38 +226,28 @@ class SharePartition(
         try:
             return self._acknowledge(member_id, batches, now_ms)
         except KafkaError:
-            if self._settings.lock_max_ms:
+            if self.settings.lock_max_ms:
                 self._end_prolonging(member_id, acknowledge.runs_without_renewals(batches))
             raise
 
     def _acknowledge(self, member_id: str, batches: Sequence[AckBatch], now_ms: float) -> Persist | None:
         parking, named = self.parking, None
         if parking is not None and parking.entries:
-            acknowledge.check_renewals(self._settings, batches)
+            acknowledge.check_renewals(self.settings, batches)
             batches, named = parking.split(member_id, batches)
         if parking is not None:
-            lowest = min(max(self._log_start, parking.floor), parking.kept_from)
-            acknowledge.check_passed(batches, lowest, self._window.start_offset)
-        checked = acknowledge.check(self._window, self._settings, member_id, batches)
-        pending = acknowledge.apply(self._window, self._settings, member_id, checked, now_ms=now_ms)
-        parked = parking.apply(named, self._settings, now_ms, random) if parking is not None and named else ()
-        to_park = self._begin_waits(pending, now_ms) if self._settings.redelivery is not None else ()
-        return self._persist(pending, member_id, parked, to_park) if pending or parked else None
+            lowest = min(max(self.log_start, parking.floor), parking.kept_from)
+            acknowledge.check_passed(batches, lowest, self.window.start_offset)
+        checked = acknowledge.check(self.window, self.settings, member_id, batches)
+        pending = acknowledge.apply(self.window, self.settings, member_id, checked, now_ms=now_ms)
+        parked = parking.apply(named, self.settings, now_ms, random) if parking is not None and named else ()
+        to_park = self._begin_waits(pending, now_ms) if self.settings.redelivery is not None else ()
+        return (
+            self.saves.begin(self.parking, pending, member_id, parked, to_park) if pending or parked else None
+        )
 
     def _end_prolonging(self, member_id: str, runs: Runs) -> None:
-        window = self._window
-        held = [
-            (run, lock)
-            for lock in window.locks.of_member(member_id)
-            if lock.since_ms != ANSWERED
-            for run in window.held_runs(lock)
-        ]
-        for (held_first, held_last), lock in held:
-            for first, last in runs:
-                if first <= held_last and last >= held_first:
-                    window.renew(
-                        member_id, max(first, held_first), min(last, held_last), lock.deadline_ms, ANSWERED
-                    )
+        self.window.end_prolonging(member_id, runs)
         if self.parking is not None:
             self.parking.end_prolonging(member_id, runs)
 
@@ -226,30 +257,24 @@ class SharePartition(
         """Lock parked records that are ready for the member. `offsets`: the longest due comes
         first. `follows`, and what the caller looks at: as for acquire()."""
         parking = self.parking
-        if parking is None or not self._has_learnt_keys:
+        if parking is None or not self.has_learnt_keys:
             return []
         exhausted = parking.exhausted
-        ranges = parking.acquire(
-            member_id, offsets, now_ms, self._settings, self._locks_left, follows=follows
-        )
-        self.has_given_up = self.has_given_up or parking.exhausted > exhausted
+        ranges = parking.acquire(member_id, offsets, now_ms, self.settings, self.locks_left, follows=follows)
+        self.saves.has_given_up = self.saves.has_given_up or parking.exhausted > exhausted
         taken = sum(last - first + 1 for first, last, _ in ranges)
-        self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
-        self._counters.acquired_records += taken
-        self._counters.delayed_deliveries += taken
-        if self._held is not None and taken:
-            self._held.add(member_id, taken)
+        self.counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
+        self.counters.acquired_records += taken
+        self.counters.delayed_deliveries += taken
+        if self.held is not None and taken:
+            self.held.add(member_id, taken)
         return ranges
-
-    def parked_lost(self, offsets: Iterable[int]) -> Persist | None:
-        """The log no longer has the records at these offsets."""
-        return self._persist([]) if self.parking is not None and self.parking.lost(offsets) else None
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
         """The member's session has ended, or it has forgotten the partition: its records return
         with their delivery counts. They wait for redelivery from `delayed_at_ms` on; None: the
         session ended in order, and they are available at once."""
-        window, settings = self._window, self._settings
+        window, settings = self.window, self.settings
         event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
         by_count = rules.returned(event, settings)
         runs = joined_runs(
@@ -261,7 +286,7 @@ class SharePartition(
         parked: ParkedPending = ()
         if self.parking is not None and self.parking.held:
             parked = self.parking.release_member(member_id, settings, delayed_at_ms, random)
-        return self._persist(runs, member_id, parked, to_park) if runs or parked else None
+        return self.saves.begin(self.parking, runs, member_id, parked, to_park) if runs or parked else None
 
     def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
         """Take back the records whose locks have run out. They are available (or wait) at once,
@@ -270,7 +295,7 @@ class SharePartition(
         `alive_ms(member_id)`: for how long the member is known to live from now on. The locks of
         live members are prolonged, up to `lock_max_ms` in all.
         """
-        window, settings, runs = self._window, self._settings, []
+        window, settings, runs = self.window, self.settings, []
         by_count = rules.returned(Event.RUN_OUT, settings)
         for lock in list(window.locks.due(now_ms)):
             held = list(window.held_runs(lock))
@@ -283,40 +308,40 @@ class SharePartition(
                 continue
             for first, last in held:
                 window.exhausted += window.give_back(first, last, by_count)
-            self._counters.lock_timeouts += size_of(held)
-            if self._held is not None:
-                self._held.add(lock.member_id, -size_of(held))
+            self.counters.lock_timeouts += size_of(held)
+            if self.held is not None:
+                self.held.add(lock.member_id, -size_of(held))
             runs += held
         to_park = self._begin_waits(runs, now_ms)
         if self.key_order is not None:
             ordering.gate(window, self.key_order, runs)
         has_parked = self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms)
-        return self._persist_best_effort(runs, to_park) if runs or has_parked else None
+        return self.saves.begin_best_effort(self.parking, runs, to_park) if runs or has_parked else None
 
     def _expire_parked(
         self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None
     ) -> bool:
         """True if parked records have returned."""
-        ran_out = parking.expire(now_ms, self._settings, alive_ms, random)
-        self._counters.prolonged_locks += ran_out.prolonged
-        self._at_lock_max += ran_out.at_lock_max
+        ran_out = parking.expire(now_ms, self.settings, alive_ms, random)
+        self.counters.prolonged_locks += ran_out.prolonged
+        self.counters.at_lock_max += ran_out.at_lock_max
         for member_id, records in ran_out.by_member.items():
-            self._counters.lock_timeouts += records
-            if self._held is not None:
-                self._held.add(member_id, -records)
+            self.counters.lock_timeouts += records
+            if self.held is not None:
+                self.held.add(member_id, -records)
         return bool(ran_out.by_member)
 
     def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
         """True if the holder keeps the records."""
-        settings, since_ms = self._settings, lock.since_ms
+        settings, since_ms = self.settings, lock.since_ms
         since_ms = lock.deadline_ms - settings.lock_duration_ms if since_ms is None else since_ms
         deadline_ms = rules.prolonged_until(since_ms, settings, now_ms, alive_ms)
         if deadline_ms is None:
-            self._at_lock_max += size_of(held) if alive_ms > 0 and since_ms != ANSWERED else 0
+            self.counters.at_lock_max += size_of(held) if alive_ms > 0 and since_ms != ANSWERED else 0
             return False
         for first, last in held:
-            self._window.renew(lock.member_id, first, last, deadline_ms, since_ms)
-        self._counters.prolonged_locks += size_of(held)
+            self.window.renew(lock.member_id, first, last, deadline_ms, since_ms)
+        self.counters.prolonged_locks += size_of(held)
         return True
 
     def end_waits(self, now_ms: float, wall_ms: float = 0) -> int:
@@ -324,17 +349,248 @@ class SharePartition(
         acquired now; a record whose return is still being saved follows when that is done.
         `wall_ms`: the wall clock, for scheduled records."""
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
-        due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
+        due, order = self.waits.take_due(now_ms, wall_ms), self.key_order
         if order is None:
-            return ready + sum(map(self._window.end_wait, due))
+            return ready + sum(map(self.window.end_wait, due))
         knows_all = order.has_learnt and (self.parking is None or self.parking.knows_redeliveries)
         return ready + sum(
-            self._window.end_wait(offset)
-            and ordering.admit_due(self._window, order, offset, knows_all=knows_all)
+            self.window.end_wait(offset)
+            and ordering.admit_due(self.window, order, offset, knows_all=knows_all)
             for offset in due
         )
+
+    def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> list[Parked]:
+        """Start the redelivery delay of the records that have returned in these runs. Returns those
+        that wait too long for the window: they are parked if that is saved, and their places in the
+        window are final then."""
+        window, settings, to_park = self.window, self.settings, []
+        if settings.redelivery is None:
+            return []
+        park_from_ms = settings.park_from_ms if parks else None
+        for first, last in runs:
+            i, j = first - window.base, last + 1 - window.base
+            for offset, code, count in zip(
+                range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True
+            ):
+                if not code & WAITING:
+                    continue
+                wait_ms = rules.redelivery_wait_ms(count, settings, random())
+                if self.parking is not None and park_from_ms is not None and wait_ms > park_from_ms:
+                    window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+                    to_park.append(self.parking.park(offset, now_ms + wait_ms, count))
+                else:
+                    self.waits.begin(offset, now_ms + wait_ms)
+        return to_park
+
+    # ---- questions -------------------------------------------------------------------------------
+
+    def first_lock_ms(self, member_id: str) -> float | None:
+        """When the first lock ends under which the member holds a record; None: it holds none."""
+        lock_ms = self.window.first_lock_ms(member_id)
+        if self.parking is None or (parked_ms := self.parking.first_lock_ms(member_id)) is None:
+            return lock_ms
+        return parked_ms if lock_ms is None else min(lock_ms, parked_ms)
+
+    def next_deadline_ms(self) -> float | None:
+        """When to call expire() and end_waits() next; they may then find nothing to do. None: no
+        lock is held and nothing waits."""
+        by_deadline = self.window.locks.by_deadline
+        lock_ms = by_deadline[0].deadline_ms if by_deadline else None
+        if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
+            lock_ms = parked_ms if lock_ms is None else min(lock_ms, parked_ms)
+        if not self.waits or (due_ms := self.waits.next_ms()) is None:
+            return lock_ms
+        return due_ms if lock_ms is None else min(lock_ms, due_ms)
+
+    def statistics(self) -> SharePartitionStatistics:
+        return statistics_of(
+            self.window, self.parking, self.key_order, self.counters, len(self.saves.under_way)
+        )
+
+    def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
+        """The records in flight and their holders, for people. `log_start_offset`: where the log
+        begins."""
+        return in_flight_view(self.window, self.settings.max_record_locks, now_ms, log_start_offset)
+
+    @property
+    def ran_out(self) -> RanOut:
+        exhausted = self.window.exhausted + (0 if self.parking is None else self.parking.exhausted)
+        return RanOut(self.counters.lock_timeouts, exhausted, self.counters.at_lock_max)
+
+    # ---- what becomes of a Persist ---------------------------------------------------------------
+
+    def persisted(self, token: int) -> None:
+        """The Persist with this token is saved: its changes are final, and the SPSO may move."""
+        window, write = self.window, self.saves.under_way.pop(token)
+        for first, last in write.pending:
+            window.settle(first, last)
+        if write.parked is not None and self.parking is not None:
+            self.parking.persisted(write.parked)
+            for offset in write.parked.moved:
+                window.settle(offset, offset)
+        if self.held is not None and write.holder is not None:
+            self.held.add(write.holder, -write.held)
+        for batch in write.decided:
+            if batch.state == RecordState.ARCHIVING:
+                window.settle(batch.first_offset, batch.last_offset)
+        if self.key_order is not None:
+            final = [
+                (batch.first_offset, batch.last_offset)
+                for batch in write.decided
+                if batch.state != RecordState.AVAILABLE
+            ]
+            ordering.end_saved(window, self.key_order, [*write.pending, *final, *write.passed])
+            self._free_keys(self.key_order)
+        self.advance()
+
+    def persist_failed(self, token: int, *, now_ms: float) -> None:
+        """The Persist with this token is not saved. Its records return to their holder, or are
+        available where the lock has run out meanwhile."""
+        window, saves, write = self.window, self.saves, self.saves.under_way.pop(token)
+        self.counters.failed_writes += 1
+        pending, parked = write.pending, write.parked
+        still, due = 0, dict[int, float]()
+        saves.note([*write.passed, *((batch.first_offset, batch.last_offset) for batch in write.decided)])
+        if parked is not None and self.parking is not None:
+            still = self.parking.failed(parked, now_ms, self.settings, random) - len(parked.pending)
+            pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
+            due = self.parking.redeliveries_in(parked)
+            pending = self._come_back_soon(pending, self.parking.expired_in(parked), now_ms)
+        by_count, prolongs = rules.returned(Event.RUN_OUT, self.settings), self.settings.lock_max_ms > 0
+        for first, last in pending:
+            returned = window.roll_back(first, last, by_count, now_ms, prolongs=prolongs)
+            self._begin_waits(returned, now_ms, parks=False)
+            self._wait_here(returned, due)
+            saves.note(returned)
+        if self.held is not None and write.holder is not None:
+            still += sum(window.count_of((ACQUIRED,), *run) for run in saves.from_start(pending))
+            self.held.add(write.holder, still - size_of(pending))
+        if self.key_order is not None:
+            ordering.gate(window, self.key_order, pending)
+        self.advance()
+
+    def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:
+        """Records that could not be parked wait in the window, until the due time that was drawn
+        for them."""
+        for first, last in returned if due else ():
+            for offset in range(first, last + 1):
+                if offset in due and self.window.wait(offset):
+                    self.waits.begin(offset, due[offset])
+
+    def _put_off_again(self, pending: Runs, due: Mapping[int, int], now_ms: float) -> Runs:
+        """Scheduled records that could not be parked wait in the window. Returns the other pending
+        runs."""
+        for offset, due_ms in due.items():
+            if self.window.put_off_again(offset):
+                self.waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
+        return _without(pending, due.keys()) if due else pending
+
+    def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
+        """Expired records that could not be parked as dead letters wait a moment before the next
+        attempt. Returns the other pending runs."""
+        for offset in expired:
+            if self.window.put_off_again(offset):
+                self.waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
+        return _without(pending, frozenset(expired)) if expired else pending
+
+    def save_passed(self) -> Persist | None:
+        """After a read that has passed over markers and aborted records, and has found nothing for
+        a member: no acknowledgement saves soon that they are finished, and lag would count them.
+        And whenever records were given up: their dead letters wait for that."""
+        return self.saves.begin(self.parking, []) if self.saves.passed or self.saves.has_given_up else None
 
     def retry_unsaved(self) -> Persist | None:
         """Save again what failed best-effort writes left unsaved, without waiting for the next
         Persist. None: nothing is unsaved."""
-        return self._persist([]) if self.has_unsaved else None
+        return self.saves.begin(self.parking, []) if self.has_unsaved else None
+
+    @property
+    def has_unsaved(self) -> bool:
+        """True if failed writes left something for the next write to save."""
+        return bool(self.saves.unsaved) or (self.parking is not None and self.parking.has_unsaved)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if reloading from the Persister would give the same state: no record is held, no
+        dead letter is pending, and no change is unsaved."""
+        if self.parking is not None and not self.parking.is_settled:
+            return False
+        has_to_save = self.saves.under_way or self.saves.unsaved
+        return not (has_to_save or self.window.has_any(ACQUIRED, WAITING, *ARCHIVING_CODES))
+
+    # ---- the window ------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        window = self.window
+        window.advance()
+        if (
+            window.gap_end == window.end_offset
+            and window.in_flight >= self.settings.max_record_locks
+            and not window.has_gap
+        ):
+            # Kafka would wait for records beyond the gap window, but the full window admits none.
+            window.gap_end = -1
+            window.advance()
+
+    @property
+    def locks_left(self) -> int:
+        """How many more records members may hold. Those of the window and parked ones count
+        together, with those that a member has answered for and whose save is under way."""
+        window = self.window
+        held = window.states.count(ACQUIRED, window.start_offset - window.base)
+        if self.saves.under_way:
+            held += sum(write.held for write in self.saves.under_way.values())
+        if self.parking is not None:
+            held += self.parking.held
+        return max(0, self.settings.max_record_locks - held)
+
+    def pass_over(self, first: int, last: int, *, is_finished: bool) -> None:
+        """No member gets first..last. Returned records may be among them: the group had
+        read_uncommitted when a member got them, and they belong to an aborted transaction."""
+        window = self.window
+        if not is_finished:
+            window.pass_over(first, last)
+            return
+        window.pass_over(first, last, PASSED)
+        self.saves.passed.append((first, last))
+        first, last = max(first, window.start_offset), min(last, window.end_offset)
+        if window.has((AVAILABLE, WAITING, BEHIND), first, last):
+            self._note_discarded(window.discard_available(first, last))
+
+    def _note_discarded(self, discarded: Runs) -> None:
+        self.saves.note(discarded)
+        self.lose_keys(discarded)
+
+    # ---- the order of keys (ordering.py) ---------------------------------------------------------
+
+    @property
+    def has_learnt_keys(self) -> bool:
+        order = self.key_order
+        return order is None or order.has_learnt or ordering.learn_at(self.window, order) is None
+
+    def _free_keys(self, order: KeyOrder) -> None:
+        """Make the next record of each freed key available."""
+        while order.freed:
+            offset = order.freed.pop()
+            entry = None if self.parking is None else self.parking.entries.get(offset)
+            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
+                self.parking.go(entry)
+            elif not ordering.go(self.window, offset):
+                order.end(offset)
+
+    def lose_keys(self, runs: Runs) -> None:
+        """The log no longer has these records: they free their keys."""
+        if self.key_order is not None:
+            ordering.end_lost(self.key_order, runs)
+            self._free_keys(self.key_order)
+
+
+def _without(runs: Runs, offsets: Container[int]) -> Runs:
+    return joined_runs(
+        [
+            (offset, offset)
+            for first, last in runs
+            for offset in range(first, last + 1)
+            if offset not in offsets
+        ]
+    )

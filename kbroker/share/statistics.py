@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.in_flight_view import batch_count
@@ -65,6 +66,22 @@ class Counters:
     expired: int = 0
     dead_lettered: int = 0
     look_ahead_stops: int = 0
+    at_lock_max: int = 0
+    """As in RanOut."""
+
+
+class RanOut(NamedTuple):
+    """Counts since the share-partition was loaded.
+
+    - `timeouts`: records whose locks ran out.
+    - `exhausted`: records that reached the delivery limit.
+    - `at_lock_max`: of the timeouts, those of a live holder that had held the record as long as the
+      broker prolongs a lock.
+    """
+
+    timeouts: int
+    exhausted: int
+    at_lock_max: int
 
 
 def statistics_of(

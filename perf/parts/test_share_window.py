@@ -29,7 +29,7 @@ def queue(*, max_record_locks: int = 2000, delivery_count_limit: int = 1 << 30) 
 
 def acquire(queue: SharePartition, records: int, *, batch: int = 500, now_ms: float = 0) -> int:
     """Acquires this many new records and returns the first offset."""
-    first = queue.next_fetch_offset()
+    first = queue.window.next_fetch_offset()
     batches = [(offset, offset + batch - 1) for offset in range(first, first + records, batch)]
     ranges = queue.acquire(
         _MEMBER,

@@ -99,7 +99,7 @@ async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int)
     assert engine is not None
     done = 0
     while done < batches:
-        offset = engine.next_fetch_offset()
+        offset = engine.window.next_fetch_offset()
         views = await loaded.partition.read(
             offset, max_bytes=4 << 10, end_offset=loaded.partition.high_watermark
         )

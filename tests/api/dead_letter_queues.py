@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.formats.batches import HEADER_SIZE, Record, build_batch, iter_headers, iter_records
 from kbroker.formats.compression import Codec
+from kbroker.share import archiving
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client
 from tests.api.share_consumers import GROUP, REJECT, Member, prepare, rows, set_up_group
@@ -118,7 +119,7 @@ def is_done(client: Client, group_id: str = GROUP) -> bool:
     engines = [
         loaded.engine for loaded in client.broker.share_partitions.loaded() if loaded.key[0] == group_id
     ]
-    return not any(engine is None or engine.has_archiving for engine in engines)
+    return not any(engine is None or archiving.has_archiving(engine) for engine in engines)
 
 
 def counters_of(client: Client, group_id: str = GROUP) -> GroupDeadLetters:

@@ -10,7 +10,7 @@ import trio
 
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.errors import ErrorCode
-from kbroker.share.share_queries import RanOut
+from kbroker.share.statistics import RanOut
 from tests.api.conftest import Connect
 from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, DELETE, GROUP, OK, alter, resource
 from tests.api.test_describe_configs import describe

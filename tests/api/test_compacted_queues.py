@@ -40,7 +40,7 @@ async def take(member: Member, key: Key, mode: int, most: int = 500) -> Any:
 def lag_of(client: Client, key: Key) -> int:
     engine = engine_of(client, key)
     end_offset = client.partition("orders").high_watermark
-    return end_offset - engine.start_offset - engine.delivery_complete_count
+    return end_offset - engine.start_offset - engine.window.complete
 
 
 async def finish(member: Member, key: Key, answer: Any) -> list[int]:

@@ -79,7 +79,11 @@ async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
         for loaded in client.broker.share_partitions.loaded():
             assert loaded.engine is not None
             statistics = loaded.engine.statistics()
-            assert (statistics.in_flight, statistics.start_offset, loaded.engine.next_fetch_offset()) == (
+            assert (
+                statistics.in_flight,
+                statistics.start_offset,
+                loaded.engine.window.next_fetch_offset(),
+            ) == (
                 0,
                 end,
                 end,

@@ -351,7 +351,7 @@ def write_request(client: Client, key: Key, offset: int) -> WriteRequest:
     return WriteRequest(
         TopicPartition(*key),
         engine.state_epoch,
-        engine.leader_epoch,
+        engine.saves.leader_epoch,
         0,
         1,
         [StateBatch(offset, offset, 2, 1)],

@@ -19,6 +19,7 @@ from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.queues.dead_letters import FIRST_RETRY_S, LAST_RETRY_S
 from kbroker.errors import NoSpace
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
+from kbroker.share import archiving
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
@@ -65,7 +66,7 @@ def cursors_of(client: Client) -> list[DeadLetterCursor]:
     ]
 
 
-def archiving(client: Client) -> int:
+def archiving_now(client: Client) -> int:
     return sum(
         loaded.engine.statistics().archiving
         for loaded in client.broker.share_partitions.loaded()
@@ -91,7 +92,7 @@ async def test_a_full_disk_is_waited_for(
         assert gaps[:6] == [FIRST_RETRY_S, 2, 4, 8, 16, LAST_RETRY_S]
         assert gaps.count(LAST_RETRY_S) > 4
         assert min(gaps[5:]) == LAST_RETRY_S, "more only where the clock jumps over a thread's work"
-        assert (archiving(client), counters_of(client).failed_requests, letters_of(client)) == (
+        assert (archiving_now(client), counters_of(client).failed_requests, letters_of(client)) == (
             1,
             len(refused),
             [],
@@ -100,7 +101,7 @@ async def test_a_full_disk_is_waited_for(
         assert 2 < len(lines) < 6, "one a minute"
         assert "the next try is in 1 s: the disk is full" in lines[0]
         await pass_time(client, jump_clock, LAST_RETRY_S + 1)
-        assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
+        assert (offsets_of(letters_of(client)), archiving_now(client)) == ([0], 0)
 
 
 async def test_what_waits_does_not_hide_what_is_given_up(
@@ -139,9 +140,9 @@ async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jum
         with full(client.broker.state_commits) as refused:
             await pass_time(client, jump_clock, 100)
         assert len(refused) > 5
-        assert (archiving(client), letters_of(client)) == (1, [])
+        assert (archiving_now(client), letters_of(client)) == (1, [])
         await pass_time(client, jump_clock, LAST_RETRY_S + 1)
-        assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
+        assert (offsets_of(letters_of(client)), archiving_now(client)) == ([0], 0)
 
 
 async def test_archived_that_was_not_saved_is_saved_later(
@@ -163,14 +164,16 @@ async def test_archived_that_was_not_saved_is_saved_later(
         monkeypatch.setattr(client.broker.persister, "write", no_archived)
         await reject(client, key, 0)
         await pass_time(client, jump_clock, 100)
-        assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
+        assert (offsets_of(letters_of(client)), archiving_now(client)) == ([0], 0)
         (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
-        assert (loaded.engine.start_offset, loaded.engine.has_archiving) == (1, True), "it is archived"
+        assert (loaded.engine.start_offset, archiving.has_archiving(loaded.engine)) == (1, True), (
+            "it is archived"
+        )
         assert len(cursors_of(client)) == 1
         failing = False
         await pass_time(client, jump_clock, LAST_RETRY_S + 1)
-        assert not loaded.engine.has_archiving
+        assert not archiving.has_archiving(loaded.engine)
         assert cursors_of(client) == []
         assert offsets_of(letters_of(client)) == [0]
 
@@ -192,10 +195,10 @@ async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
         monkeypatch.setattr(client.broker.state_commits, "submit", no_cursors)
         await reject(client, key, 0)
         await pass_time(client, jump_clock, 100)
-        assert (letters_of(client), archiving(client)) == ([], 1)
+        assert (letters_of(client), archiving_now(client)) == ([], 1)
         refuse = False
         await pass_time(client, jump_clock, LAST_RETRY_S + 1)
-        assert (offsets_of(letters_of(client)), archiving(client), cursors_of(client)) == ([0], 0, [])
+        assert (offsets_of(letters_of(client)), archiving_now(client), cursors_of(client)) == ([0], 0, [])
 
 
 async def test_a_bug_concerns_one_queue(
@@ -225,7 +228,7 @@ async def stopped_with_one_archiving(client: Client, *, queue: dict[str, str] | 
     await member.acknowledge({key: [(1, 1, [RELEASE])]})
     assert acquired(await member.fetch(wait_ms=5000)) == [(1, 1, 2)]
     await member.acknowledge({key: [(1, 1, [RELEASE])]})
-    await until(lambda: archiving(client) == 2)
+    await until(lambda: archiving_now(client) == 2)
 
 
 def refuse_everything(_: object) -> NoReturn:
@@ -393,7 +396,7 @@ async def test_the_log_start_moves_past_them(connect: Connect) -> None:
         assert found is not None
         member = Member(client, "M2")
         await member.fetch([(found.topic_id, 0)])
-        assert archiving(client) == 0
+        assert archiving_now(client) == 0
     async with connect() as client:
         await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
         await client.broker.state_commits.commit([])

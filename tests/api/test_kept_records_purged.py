@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.share import log_start
 from kbroker.share.persister import Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect
 from tests.api.share_consumers import GROUP, RELEASE, Member
@@ -103,7 +104,7 @@ async def test_another_write_takes_the_removal_along(
             left.append(await keeps(client, key))
 
         monkeypatch.setattr(client.broker.persister, "write", late)
-        groups.saving.save_later(loaded, engine.purge_parked(start))
+        groups.saving.save_later(loaded, log_start.purge(engine, start))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(purge)
             await trio.testing.wait_all_tasks_blocked(0.1)

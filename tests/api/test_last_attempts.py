@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.share import offers
 from kbroker.share.dead_letter import origin_of
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
@@ -114,7 +115,7 @@ async def test_last_attempts_do_not_starve_other_partitions(connect: Connect) ->
                 await worker.acknowledge({one: [(first, last, [RELEASE])]})
         loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*one))
         assert loaded is not None
-        await until(lambda: loaded.engine is not None and loaded.engine.parked_ready == 20)
+        await until(lambda: loaded.engine is not None and offers.parked_ready(loaded.engine) == 20)
         for _ in range(10):
             await client.append("orders", 1000, partition=1)
         answers = [await worker.fetch(max_records=3) for _ in range(8)]

@@ -14,6 +14,7 @@ import trio.testing
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.formats.batches import Record, build_batch
 from kbroker.formats.compression import Codec
+from kbroker.share import offers
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
@@ -148,7 +149,7 @@ class TestParkedRecords:
                     taken.extend(engine.acquire_parked("m2", [3], now_ms=now_ms()))
                 return views
 
-            await until(lambda: engine.parked_ready == 5)
+            await until(lambda: offers.parked_ready(engine) == 5)
             monkeypatch.setattr(partition, "read_if_warm", lambda *_: None)
             monkeypatch.setattr(partition, "read_batches", read_meanwhile)
             answer = await member.fetch(wait_ms=5000)
@@ -173,7 +174,7 @@ class TestParkedRecords:
             assert acquired(await members[1].fetch([key])) == []
             assert acquired(await members[0].fetch(acks={key: [(0, 4, [RELEASE])]})) == []
             partition, engine = client.partition("orders"), engine_of(client, key)
-            await until(lambda: engine.parked_ready == 5)
+            await until(lambda: offers.parked_ready(engine) == 5)
             read, may_read, asked, found = partition.read_batches, trio.Event(), [], {}
 
             async def read_later(offsets: Any, *rest: Any) -> Any:

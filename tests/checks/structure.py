@@ -22,7 +22,7 @@ SPIS = (
     "kbroker.groups.assignors.spi",
     "kbroker.security.spi",
 )
-LONG_FILE_LINES = 500
+LONG_FILE_LINES = 600
 
 Graph = Mapping[str, frozenset[str]]
 

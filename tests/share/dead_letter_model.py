@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import groupby
 from random import Random
 
+from kbroker.share import archiving
 from kbroker.share.effects import DeadLetter, DeadLetterCause, Persist, StateBatch
 from kbroker.share.share_partition import SharePartition
 
@@ -37,9 +38,9 @@ class DeadLetterModel:
     ) -> None:
         """`expected`: delivery count and cause of the ready records. `saved`: the state after a
         crash, as (count, state)."""
-        assert sp.has_dead_letters == bool(expected)
-        taken = sp.take_dead_letters()
-        assert not sp.has_dead_letters
+        assert archiving.has_dead_letters(sp) == bool(expected)
+        taken = archiving.take(sp)
+        assert not archiving.has_dead_letters(sp)
         letters = {
             offset: letter
             for letter in taken
@@ -76,13 +77,13 @@ class DeadLetterModel:
         self.waived |= ended - self.queue.keys()
         for offset in ended:
             del self.in_hand[offset]
-        return sp.dead_lettered(runs_of(sorted(ended))), ended
+        return archiving.dead_lettered(sp, runs_of(sorted(ended))), ended
 
     def give_back(self, sp: SharePartition, rnd: Random) -> set[int]:
         back = set(self._some(rnd, [offset for offset in self.in_hand if offset not in self.queue]))
         for offset in back:
             del self.in_hand[offset]
-        sp.give_back_dead_letters(runs_of(sorted(back)))
+        archiving.give_back(sp, runs_of(sorted(back)))
         return back
 
     def log_start_moved(self, offset: int) -> None:

@@ -26,7 +26,7 @@ class Holding(NamedTuple):
 
 def holdings(share_partition: SharePartition) -> Iterator[Holding]:
     """Every known offset from the SPSO on, as runs in offset order."""
-    window = share_partition._window
+    window = share_partition.window
     first, head = window.start_offset, window.start_offset - window.base
     columns = zip(window.states[head:], window.counts[head:], window.lock_numbers[head:], strict=True)
     visible = ((code & (STATE | PENDING), count, number) for code, count, number in columns)

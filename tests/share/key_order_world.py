@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from kbroker.share import scanning
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.ordering import Keys
 from kbroker.share.parked import Lane
@@ -55,7 +56,7 @@ class OrderedWorld(World):
 
     def _keep_order(self) -> None:
         before = self.sp.key_order
-        self.sp.keep_order()
+        scanning.keep_order(self.sp)
         if self.sp.key_order is not None and self.sp.key_order is not before:
             self.sp.key_order._look_ahead = self.look_ahead
             self.was_there = max(0, self.sp.key_order.learn_to + 21 - self.sp.key_order.learn_from)
@@ -85,9 +86,9 @@ class OrderedWorld(World):
             self._end_scan()
             return
         self._move_log_start()
-        self._began(self.sp.park_again(self.wall_ms), {}, None)
+        self._began(scanning.park_again(self.sp, self.wall_ms), {}, None)
         self._began(self.sp.retry_unsaved(), {}, None)
-        offset = self.sp.scan_from()
+        offset = scanning.scan_from(self.sp)
         if offset is None:
             return
         size = self.rnd.choice((1, 3, 20))
@@ -109,7 +110,7 @@ class OrderedWorld(World):
         assert order is not None
         assert self.scanning is not None
         (offset, end, hashes, found), self.scanning = self.scanning, None
-        if self.sp.scan_from() == offset:
+        if scanning.scan_from(self.sp) == offset:
             was_learnt = order.has_learnt
             if found is None:
                 found = self._look_up(set(hashes.values()))
@@ -118,13 +119,20 @@ class OrderedWorld(World):
             batches = [(each, each) for each in range(offset, end)]
             keys = Keys(hashes, found, order.learn_to if offset >= self.log_end else end - 1)
             self._began(
-                self.sp.scanned(
-                    offset, batches, (), scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms, keys=keys
+                scanning.scanned(
+                    self.sp,
+                    offset,
+                    batches,
+                    (),
+                    scheduled,
+                    now_ms=self.now_ms,
+                    wall_ms=self.wall_ms,
+                    keys=keys,
                 ),
                 {},
                 None,
             )
-            assert self.sp.scan_from() != offset or was_learnt
+            assert scanning.scan_from(self.sp) != offset or was_learnt
         order.end_lookup()
 
     def ask(self) -> None:
@@ -139,7 +147,9 @@ class OrderedWorld(World):
                 self.asking = asked, self._look_up(set(asked.values())) if self.rnd.random() < 0.5 else None
             return
         (asked, found), self.asking = self.asking, None
-        self.sp.keys_found(list(asked), self._look_up(set(asked.values())) if found is None else found)
+        scanning.keys_found(
+            self.sp, list(asked), self._look_up(set(asked.values())) if found is None else found
+        )
         order.end_lookup()
 
     # ---- the promises ----------------------------------------------------------------------------
@@ -185,7 +195,8 @@ class OrderedWorld(World):
     def configure(self) -> None:
         super().configure()
         if self.switches and self.rnd.random() < 0.5:
-            self.settings = self.sp.settings = replace(self.settings, ordered=not self.settings.ordered)
+            self.settings = replace(self.settings, ordered=not self.settings.ordered)
+            self.sp.use(self.settings)
             self.scanning = self.asking = None
             self.excepted = set(self.begun)
         self._keep_order()
@@ -200,7 +211,7 @@ class OrderedWorld(World):
         scheduled = sum(job.scheduled_ms > 0 for job in self.jobs.values())
         returned = self.expired_ever + len(self.excepted)
         assert order.waiting <= self.look_ahead + scheduled + self.was_there + returned
-        codes = self.sp._window.states[self.sp.start_offset - self.sp._window.base :]
+        codes = self.sp.window.states[self.sp.start_offset - self.sp.window.base :]
         parked = sum(
             entry.code.name == "BEHIND" and entry.offset not in order.asked
             for entry in self.parking.entries.values()
@@ -212,8 +223,8 @@ class OrderedWorld(World):
         )
         assert order.waiting == in_window + parked
         assert not order.freed
-        columns = zip(codes, self.sp._window.counts[-len(codes) :] if codes else (), strict=True)
-        assert self.sp._window.undelivered == sum(code == 0 and not count for code, count in columns)
+        columns = zip(codes, self.sp.window.counts[-len(codes) :] if codes else (), strict=True)
+        assert self.sp.window.undelivered == sum(code == 0 and not count for code, count in columns)
         for key in order._keys.values():
             assert key.active
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
+from kbroker.share import log_start
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
@@ -40,7 +41,7 @@ class LogStarts:
         """A client deletes records."""
         if self.rnd.random() < 0.5:
             self.trim()
-            self._began(self.sp.purge_parked(self.log_start), {}, None)
+            self._began(log_start.purge(self.sp, self.log_start), {}, None)
             for offset in range(self.log_start):
                 self.jobs[offset].gone, self.jobs[offset].member = True, None
 
@@ -58,15 +59,15 @@ class LogStarts:
         """Records of the window are parked and kept; some of them have changed since that
         decision."""
         end_offset = self.rnd.randint(self.log_start, self.log_end)
-        found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
+        found, stuck_at = log_start.leavers(self.sp, end_offset, self.rnd.choice((1, 4, 40)))
         assert stuck_at <= end_offset
         assert all(offset < stuck_at for offset in found)
         offsets = {
             offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start
         }
         before = self.parking.waiting
-        persist = self.sp.leave_log(
-            {offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms
+        persist = log_start.leave(
+            self.sp, {offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms
         )
         assert (persist is None) == (self.parking.waiting == before)
         assert self.parking.waiting - before >= len(offsets.intersection(found))
@@ -78,13 +79,13 @@ class LogStarts:
     def keep(self) -> None:
         """Begin to keep parked records, or finish it: the store was read in between."""
         if self.keeping is None:
-            look = self.sp.begin_look()
+            look = log_start.begin_look(self.sp)
             self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
         else:
             found, look = self.keeping
             found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
             self._began(
-                self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look),
+                log_start.keep(self.sp, found, {each.offset: record_of(each.offset) for each in found}, look),
                 {},
                 None,
             )
@@ -94,7 +95,7 @@ class LogStarts:
     def _move_log_start(self) -> None:
         """A fetch notices the move first."""
         if self.sp.start_offset < self.log_start:
-            self._began(self.sp.log_start_moved(self.log_start), {}, None)
+            self._began(log_start.log_start_moved(self.sp, self.log_start), {}, None)
         for offset in range(self.log_start):
             entry, job = self.parking.entries.get(offset), self.jobs[offset]
             if entry is None:
@@ -108,13 +109,13 @@ class LogStarts:
                 job.may_be_kept = (
                     entry is not None and entry.code.name == "PENDING" and entry.record is not None
                 )
-        self._began(self.sp.parked_below(self.log_start), {}, None)
+        self._began(log_start.parked_below(self.sp, self.log_start), {}, None)
 
     def sweep(self) -> None:
         """Read parked records below the log's start, and drop them some time later."""
         if self.sweeps and self.rnd.random() < 0.7:
             found, look = self.sweeps.pop()
-            self._began(self.sp.sweep_parked(found, look), {}, None)
+            self._began(log_start.sweep(self.sp, found, look), {}, None)
             self.parking.end_look(look)
         if not self.parking.needs_sweep:
             return
@@ -123,7 +124,7 @@ class LogStarts:
         while found := [
             self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at
         ][:READ_AT_ONCE]:
-            self.sweeps.append((found, self.sp.begin_look()))
+            self.sweeps.append((found, log_start.begin_look(self.sp)))
             at = found[-1].offset + 1
             if at > self.parking.floor:
                 break

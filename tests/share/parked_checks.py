@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.share import archiving, offers, scanning
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane
@@ -69,17 +70,17 @@ class ParkedChecks:
         assert all(self.jobs[offset].may_be_over for offset in kept.difference(store.records))
 
     def is_empty(self) -> bool:
-        offset = self.sp.offset_to_acquire()
+        offset = offers.offset_to_acquire(self.sp)
         is_read = offset is None or offset >= self.log_end
         if self.settings.scans:
-            scan_from = self.sp.scan_from()
+            scan_from = scanning.scan_from(self.sp)
             is_read = is_read and (scan_from is None or scan_from >= self.log_end)
         return (
             is_read
             and not self.writes
             and not self.parking.waiting
             and self.sp.is_settled
-            and not self.sp.has_archiving
+            and not archiving.has_archiving(self.sp)
         )
 
     def _holdings(self) -> list[tuple[int, str]]:
@@ -104,7 +105,7 @@ class ParkedChecks:
     def _deadline_of(self, offset: int) -> float:
         if offset in self.parking.entries:
             return self.parking.entries[offset].deadline_ms
-        window = self.sp._window
+        window = self.sp.window
         return window.locks.by_number[window.lock_numbers[offset - window.base]].deadline_ms
 
     def _is_saved_as_archiving(self, offset: int) -> bool:
@@ -117,7 +118,7 @@ class ParkedChecks:
     def _is_hole(self, offset: int) -> bool:
         """It has not been read yet, while offsets after it have: acknowledgements of it are
         skipped, as those of holes in the log."""
-        window = self.sp._window
+        window = self.sp.window
         return (
             bool(window.states)
             and window.start_offset <= offset <= window.end_offset

@@ -20,6 +20,7 @@ from dataclasses import replace
 from random import Random
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share import archiving, log_start, offers, scanning
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane, Parked
@@ -141,32 +142,35 @@ class World(ParkedChecks, LogStarts):
         if not self.settings.scans:
             return
         self._move_log_start()
-        self._began(self.sp.park_again(self.wall_ms), {}, None)
-        offset = self.sp.scan_from()
+        self._began(scanning.park_again(self.sp, self.wall_ms), {}, None)
+        offset = scanning.scan_from(self.sp)
         if offset is None or offset >= self.log_end:
             return
         end = min(self.log_end, offset + self.rnd.choice((1, 3, 20)))
         due = {each: self.jobs[each].scheduled_ms for each in range(offset, end)}
         scheduled = [(each, due_ms) for each, due_ms in due.items() if due_ms > self.wall_ms]
         batches = [(each, each) for each in range(offset, end)]
-        persist = self.sp.scanned(offset, batches, (), scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms)
-        assert self.sp.scan_from() != offset
+        times = {"now_ms": self.now_ms, "wall_ms": self.wall_ms}
+        persist = scanning.scanned(self.sp, offset, batches, (), scheduled, **times)
+        assert scanning.scan_from(self.sp) != offset
         self._began(persist, {}, None)
 
     def scan_ahead(self) -> None:
         """Find records further on to be unscheduled, or due."""
-        offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
+        offset = (
+            scanning.scan_from(self.sp) if self.settings.scans and scanning.may_look_ahead(self.sp) else None
+        )
         if offset is None or offset >= self.log_end:
             return
         first = self.rnd.randrange(offset, self.log_end)
         last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
         if all(self.jobs[each].scheduled_ms <= self.wall_ms for each in range(first, last + 1)):
-            self.sp.place_ahead(first, last)
+            scanning.place_ahead(self.sp, first, last)
 
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
-        offset = self.sp.offset_to_acquire()
+        offset = offers.offset_to_acquire(self.sp)
         if offset is None or offset >= self.log_end:
             return
         ranges = self.sp.acquire(
@@ -183,7 +187,7 @@ class World(ParkedChecks, LogStarts):
 
     def _save_given_up(self) -> bool:
         """Records that have reached a lowered delivery limit, instead of being delivered."""
-        has_given_up = self.sp.has_given_up
+        has_given_up = self.sp.saves.has_given_up
         assert not has_given_up or (self.alters_limit and self.settings.is_queue)
         persist = self.sp.save_passed()
         assert (persist is None) == (not has_given_up)
@@ -195,7 +199,7 @@ class World(ParkedChecks, LogStarts):
         member = member or self.rnd.choice(MEMBERS)
         self._drop_lost()
         turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
-        ready = self.sp.parked_ready
+        ready = offers.parked_ready(self.sp)
         exhausted = self.sp.statistics().exhausted
         ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
         self.exhausted_ever += self.sp.statistics().exhausted - exhausted
@@ -203,7 +207,7 @@ class World(ParkedChecks, LogStarts):
         assert bool(ranges) == (bool(turn) and ready > 0) or has_given_up
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
         is_full = self._locked() >= self.settings.max_record_locks
-        assert ranges or has_given_up or not turn or is_full or not self.sp._has_learnt_keys, (
+        assert ranges or has_given_up or not turn or is_full or not self.sp.has_learnt_keys, (
             "a due record is refused by the number of locks only"
         )
         self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
@@ -223,7 +227,7 @@ class World(ParkedChecks, LogStarts):
         for offset in lost:
             assert self.jobs[offset].may_be_over, f"{offset} is kept nowhere"
             self.jobs[offset].gone = True
-        self._began(self.sp.parked_lost(lost), {}, None)
+        self._began(log_start.lost(self.sp, lost), {}, None)
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
         limit, is_queue = self.settings.delivery_count_limit, self.settings.is_queue
@@ -316,12 +320,11 @@ class World(ParkedChecks, LogStarts):
         delivered."""
         self._move_log_start()
         chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
-        free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(
-            chosen
-        )
+        free = {*self.sp.window.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)}
+        free &= set(chosen)
         in_window = {offset for offset in free if not self.parking.is_ready(offset)}
         before = self.sp.statistics().expired
-        persist = self.sp.expire_records(chosen)
+        persist = scanning.expire_records(self.sp, chosen)
         assert self.sp.statistics().expired - before == len(free)
         assert (persist is None) == (not free)
         for offset in free:
@@ -338,7 +341,7 @@ class World(ParkedChecks, LogStarts):
     def configure(self) -> None:
         """Settings are altered: waiting records keep their due times."""
         rnd = self.rnd
-        self.settings = self.sp.settings = replace(
+        self.settings = replace(
             self.settings,
             redelivery=rnd.choice(
                 (None, Redelivery(30, 2, 600, 0), Redelivery(60, 1, 60, 0), Redelivery(300, 2, 600, 0))
@@ -350,8 +353,9 @@ class World(ParkedChecks, LogStarts):
         )
         if self.alters_limit:
             limit = rnd.choice((2, 3, 6))
-            self.settings = self.sp.settings = replace(self.settings, delivery_count_limit=limit)
+            self.settings = replace(self.settings, delivery_count_limit=limit)
             self.lowest_limit = min(limit, self.lowest_limit)
+        self.sp.use(self.settings)
 
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
@@ -519,7 +523,7 @@ class World(ParkedChecks, LogStarts):
     def bury(self) -> None:
         """Take dead letters. Now or the next time, write some of those in hand, finish some, return
         some. The log's start may pass their records meanwhile."""
-        for letter in self.sp.take_dead_letters():
+        for letter in archiving.take(self.sp):
             for offset in range(letter.first_offset, letter.last_offset + 1):
                 job = self.jobs[offset]
                 assert not job.done or offset in self.dead_letters
@@ -541,9 +545,9 @@ class World(ParkedChecks, LogStarts):
             else:
                 returned.append((offset, offset))
         self.in_hand = {}
-        self.sp.give_back_dead_letters(returned)
+        archiving.give_back(self.sp, returned)
         if ended:
-            self._began(self.sp.dead_lettered(ended), {}, None)
+            self._began(archiving.dead_lettered(self.sp, ended), {}, None)
         if self.rnd.random() < 0.5:
             self._began(self.sp.retry_unsaved(), {}, None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kbroker.share import offers
 from kbroker.share.effects import AckBatch, Persist, ShareSettings, StateBatch
 from kbroker.share.record_state import RecordState
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -86,9 +87,9 @@ class Queue:
     ) -> list[tuple[int, int, int]]:
         """One ShareFetch of one partition: the AcquiredRecords entries. `read`: how many record
         batches fit into the bytes."""
-        if self.sp.offset_to_acquire() is None:
+        if offers.offset_to_acquire(self.sp) is None:
             return []
-        offset = self.sp.next_fetch_offset()
+        offset = self.sp.window.next_fetch_offset()
         return [
             tuple(entry)
             for entry in self.sp.acquire(

@@ -229,7 +229,7 @@ class TestSaving:
         q.save(second)
         assert q.sp.start_offset == 0
         q.save(first)
-        assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (10, 10, 0)
+        assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.complete) == (10, 10, 0)
 
     def test_a_token_is_used_once(self) -> None:
         q = one_batch()
@@ -248,7 +248,7 @@ class TestFailing:
         q.fail(q.ask("m", ack(0, 4, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)))
         assert q.shown() == "0-9 H1 m"
         assert {run.deadline_ms for run in holdings(q.sp)} == {LOCK_MS}
-        assert q.sp.delivery_complete_count == 0
+        assert q.sp.window.complete == 0
         q.ack("m", ack(0, 9, ACCEPT))
         assert q.sp.start_offset == 10
 
@@ -260,7 +260,7 @@ class TestFailing:
         assert q.shown() == "0-4 ~K1, 5-9 A1"
         q.fail(asked)
         assert q.shown() == "0-9 A1"
-        assert q.sp.next_fetch_offset() == 0
+        assert q.sp.window.next_fetch_offset() == 0
 
     def test_the_lock_ran_out_but_the_timer_is_late(self) -> None:
         q = one_batch()
@@ -347,7 +347,7 @@ class TestFailing:
         q.fail(b)
         q.save(a)
         assert q.shown() == "3-5 H1 m, 6-9 K1"
-        assert q.sp.delivery_complete_count == 4
+        assert q.sp.window.complete == 4
 
 
 class TestRenew:
@@ -383,7 +383,7 @@ class TestRenew:
 
     def test_disabled_for_the_group(self) -> None:  # ACK-27
         q = one_batch()
-        q.sp.settings = Queue(renew_enabled=False).settings
+        q.sp.use(Queue(renew_enabled=False).settings)
         error = refused(q, "m", ack(0, 0, ACCEPT), ack(1, 2, ACCEPT, RENEW))
         assert error.code is STATE
         assert error.message == "Renewing acquisition locks is not enabled for the group."

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.share import offers
 from kbroker.share.share_partition import AcquireMode
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, Queue, ack
 
@@ -19,7 +20,7 @@ class TestNewData:
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 5, by_record=True)
         assert q.shown() == "0-4 H1 m, 5-9 A0"
-        assert (q.sp.start_offset, q.sp.end_offset, q.sp.next_fetch_offset()) == (0, 9, 5)
+        assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.next_fetch_offset()) == (0, 9, 5)
         assert q.fetch("n", 3, by_record=True) == [(5, 7, 1)]
         assert q.fetch("n", 500) == [(8, 9, 1), (10, 19, 1)]
 
@@ -41,7 +42,7 @@ class TestNewData:
     def test_max_records_ends_with_the_batch_that_holds_the_last_one(self) -> None:  # NEXT-8
         q = Queue((0, 2), (3, 5), (6, 8))
         assert q.fetch("m", 4, batch_size=500) == [(0, 5, 1)]
-        assert q.sp.next_fetch_offset() == 6
+        assert q.sp.window.next_fetch_offset() == 6
 
     def test_the_first_data_there_is_becomes_the_start(self) -> None:  # NEXT-7
         """The log has nothing before 12."""
@@ -106,7 +107,7 @@ class TestNewData:
                 )
                 == []
             )
-        assert q.sp.next_fetch_offset() == 5
+        assert q.sp.window.next_fetch_offset() == 5
 
     def test_a_batch_header_cannot_claim_the_memory(self) -> None:
         q = Queue((0, 2**31 - 2), max_record_locks=100)
@@ -119,35 +120,35 @@ class TestNewData:
 
 class TestNextFetchOffset:
     def test_nothing_in_flight(self) -> None:  # NEXT-1
-        assert Queue(start=7).sp.next_fetch_offset() == 7
+        assert Queue(start=7).sp.window.next_fetch_offset() == 7
 
     def test_after_the_end(self) -> None:  # NEXT-1
         q = Queue((0, 4))
         q.fetch("m")
-        assert q.sp.next_fetch_offset() == 5
+        assert q.sp.window.next_fetch_offset() == 5
 
     def test_first_available_offset(self) -> None:  # NEXT-2
         q = Queue((0, 4), (5, 9))
         q.fetch("m")
         q.ack("m", ack(6, 7, RELEASE))
-        assert q.sp.next_fetch_offset() == 6
+        assert q.sp.window.next_fetch_offset() == 6
         q.ack("m", ack(2, 2, RELEASE))
-        assert q.sp.next_fetch_offset() == 2
+        assert q.sp.window.next_fetch_offset() == 2
 
     def test_pending_is_not_available(self) -> None:  # NEXT-2
         """KAFKA-19463."""
         q = Queue((0, 4))
         q.fetch("m")
         asked = q.ask("m", ack(2, 2, RELEASE))
-        assert q.sp.next_fetch_offset() == 5
+        assert q.sp.window.next_fetch_offset() == 5
         q.save(asked)
-        assert q.sp.next_fetch_offset() == 2
+        assert q.sp.window.next_fetch_offset() == 2
 
     def test_all_done_and_empty(self) -> None:  # NEXT-1, SPSO-3
         q = Queue((0, 4))
         q.fetch("m")
         q.ack("m", ack(0, 4, ACCEPT))
-        assert (q.sp.start_offset, q.sp.end_offset, q.sp.next_fetch_offset()) == (5, 5, 5)
+        assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.next_fetch_offset()) == (5, 5, 5)
 
 
 class TestInFlightLimit:
@@ -155,7 +156,7 @@ class TestInFlightLimit:
         q = Queue(*((n, n + 9) for n in range(0, 100, 10)), max_record_locks=25)
         assert q.fetch("m", 20) == [(0, 19, 1)]
         assert q.fetch("m", 20) == [(20, 29, 1)]  # five were left, the batch is acquired whole
-        assert q.sp.offset_to_acquire() is None
+        assert offers.offset_to_acquire(q.sp) is None
         assert q.fetch("m", 20) == []
 
     def test_exact_in_record_limit(self) -> None:
@@ -168,7 +169,7 @@ class TestInFlightLimit:
         q.fetch("m", 20)
         q.ack("m", ack(1, 19, ACCEPT))
         assert q.sp.statistics().in_flight == 20
-        assert q.sp.offset_to_acquire() is None
+        assert offers.offset_to_acquire(q.sp) is None
         q.ack("m", ack(0, 0, ACCEPT))
         assert q.fetch("m", 5, batch_size=500) == [(20, 24, 1)]
 
@@ -177,7 +178,7 @@ class TestInFlightLimit:
         q = Queue((0, 29), (30, 59), max_record_locks=30)
         q.fetch("m")
         q.ack("m", ack(20, 20, RELEASE))
-        assert q.sp.offset_to_acquire() is not None
+        assert offers.offset_to_acquire(q.sp) is not None
         assert q.fetch("n") == [(20, 20, 2)]
         assert q.fetch("n") == []
 
@@ -192,8 +193,8 @@ class TestInFlightLimit:
     def test_a_lower_limit_counts_at_once(self) -> None:
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
-        q.sp.settings = Queue(max_record_locks=10).settings
-        assert q.sp.offset_to_acquire() is None
+        q.sp.use(Queue(max_record_locks=10).settings)
+        assert offers.offset_to_acquire(q.sp) is None
 
 
 class TestRedelivery:
@@ -270,7 +271,7 @@ class TestCompaction:
         q.log = [(5, 9)]
         assert q.fetch("n") == [(5, 9, 2)]
         assert q.shown() == "0-4 R1, 5-9 H2 n"
-        assert q.sp.delivery_complete_count == 5
+        assert q.sp.window.complete == 5
 
     def test_every_lost_batch_is_archived(self) -> None:  # ACQ-7
         """KAFKA-19630: also after a held one, and a split one."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.errors import KafkaError
+from kbroker.share import archiving, log_start, offers
 from kbroker.share.effects import DeadLetter, DeadLetterCause, Persist
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, Queue, ack, state
 
@@ -58,19 +59,19 @@ class TestWhichRecords:
         q = first_attempt()
         asked = q.ask("m", ack(2, 3, REJECT))
         assert q.shown() == "0-1 H1 m, 2-3 ~G1, 4-9 H1 m"
-        assert not q.sp.has_dead_letters
+        assert not archiving.has_dead_letters(q.sp)
         assert asked is not None
         assert asked.archiving
         assert saved(q.save(asked)) == state("2-3 G1")
-        assert q.sp.has_dead_letters
-        assert q.sp.take_dead_letters() == [DeadLetter(2, 3, 1, REJECTED)]
+        assert archiving.has_dead_letters(q.sp)
+        assert archiving.take(q.sp) == [DeadLetter(2, 3, 1, REJECTED)]
 
     @pytest.mark.parametrize("give_back", GIVES_BACK)
     def test_the_delivery_limit(self, give_back: Callable[[Queue], Persist | None]) -> None:  # DLQ-11, REC-7
         q = last_attempt()
         assert saved(q.save(give_back(q))) == state("0-4 G2")
         assert q.shown() == "0-4 G2"
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 4, 2, EXHAUSTED)]
 
     @pytest.mark.parametrize("give_back", GIVES_BACK)
     # REC-7
@@ -79,49 +80,49 @@ class TestWhichRecords:
     ) -> None:
         q = last_attempt(dead_letter_queue=False)
         assert saved(q.save(give_back(q))) == state("0-4 R2")
-        assert (q.sp.start_offset, q.sp.take_dead_letters()) == (5, [])
+        assert (q.sp.start_offset, archiving.take(q.sp)) == (5, [])
 
     @pytest.mark.parametrize("give_back", GIVES_BACK)
     def test_below_the_limit_records_come_back(self, give_back: Callable[[Queue], Persist | None]) -> None:
         q = first_attempt(4)
         assert saved(q.save(give_back(q))) == state("0-4 A1")
-        assert not q.sp.has_archiving
+        assert not archiving.has_archiving(q.sp)
 
     def test_a_rejection_at_the_limit_is_a_rejection(self) -> None:  # DLQ-10
         q = last_attempt()
         q.ack("m", ack(0, 1, REJECT), ack(2, 4, RELEASE))
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 1, 2, REJECTED), DeadLetter(2, 4, 2, EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 1, 2, REJECTED), DeadLetter(2, 4, 2, EXHAUSTED)]
 
     def test_a_type_for_each_record(self) -> None:  # ACK-2, ACK-3
         q = last_attempt(5)
         q.ack("m", ack(0, 5, ACCEPT, GAP, RELEASE, REJECT, REJECT, ACCEPT))
         assert q.shown() == "2-4 G2, 5 K2"
-        assert q.sp.take_dead_letters() == [DeadLetter(2, 2, 2, EXHAUSTED), DeadLetter(3, 4, 2, REJECTED)]
+        assert archiving.take(q.sp) == [DeadLetter(2, 2, 2, EXHAUSTED), DeadLetter(3, 4, 2, REJECTED)]
 
     def test_one_for_each_delivery_count(self) -> None:
         q = Queue((0, 5), saved="0-1 A1, 2-5 A2", dead_letter_queue=True)
         q.fetch("m")
         q.ack("m", ack(0, 5, REJECT))
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 1, 2, REJECTED), DeadLetter(2, 5, 3, REJECTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 1, 2, REJECTED), DeadLetter(2, 5, 3, REJECTED)]
 
     def test_a_gap_makes_none(self) -> None:  # DLQ-12, ACK-2
         q = last_attempt()
         q.ack("m", ack(0, 4, GAP))
-        assert (q.sp.start_offset, q.sp.has_archiving) == (5, False)
+        assert (q.sp.start_offset, archiving.has_archiving(q.sp)) == (5, False)
 
     def test_compaction_makes_none(self) -> None:  # DLQ-12
         q = Queue((0, 4), (5, 9), saved="0-4 A1", delivery_count_limit=LIMIT, dead_letter_queue=True)
         q.log = [(5, 9)]
         assert q.fetch("m") == [(5, 9, 1)]
-        assert (q.sp.start_offset, q.sp.take_dead_letters()) == (0, [])
+        assert (q.sp.start_offset, archiving.take(q.sp)) == (0, [])
         assert saved(q.ack("m", ack(5, 5, ACCEPT))) == state("0-4 R1, 5 K1")
 
     def test_a_log_start_that_moves_makes_none(self) -> None:  # DLQ-12, LSO-8
         q = last_attempt(9)
         q.ack("m", ack(0, 0, RELEASE), ack(1, 1, REJECT))
         q.ask("m", ack(2, 2, REJECT))
-        q.save(q.sp.log_start_moved(5))
-        assert (q.shown(), q.sp.take_dead_letters()) == ("5-9 H2 m", [])
+        q.save(log_start.log_start_moved(q.sp, 5))
+        assert (q.shown(), archiving.take(q.sp)) == ("5-9 H2 m", [])
 
     @pytest.mark.parametrize("answer", [REJECT, RELEASE, ACCEPT])
     def test_a_lock_that_ran_out_during_a_failed_write_makes_one(self, answer: int) -> None:  # DLQ-12
@@ -130,34 +131,38 @@ class TestWhichRecords:
         asked = q.ask("m", ack(0, 4, answer))
         assert q.expire(LOCK_MS) is None
         q.fail(asked)
-        assert (q.sp.start_offset, q.sp.has_unsaved_archiving, q.sp.take_dead_letters()) == (0, True, [])
+        assert (q.sp.start_offset, archiving.has_unsaved_archiving(q.sp), archiving.take(q.sp)) == (
+            0,
+            True,
+            [],
+        )
         q.save(q.sp.retry_unsaved())
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, DeadLetterCause.EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 4, 2, DeadLetterCause.EXHAUSTED)]
 
     def test_a_failed_write_gives_records_back_to_their_holder(self) -> None:
         q = last_attempt()
         q.fail(q.ask("m", ack(0, 1, REJECT), ack(2, 3, RELEASE)))
-        assert (q.shown(), q.sp.take_dead_letters()) == ("0-4 H2 m", [])
+        assert (q.shown(), archiving.take(q.sp)) == ("0-4 H2 m", [])
         q.ack("m", ack(0, 1, ACCEPT), ack(2, 3, REJECT))
-        assert q.sp.take_dead_letters() == [DeadLetter(2, 3, 2, REJECTED)]
+        assert archiving.take(q.sp) == [DeadLetter(2, 3, 2, REJECTED)]
 
 
 class TestSettings:
     def test_they_count_when_the_record_is_given_up(self) -> None:
         q = first_attempt()
         asked = q.ask("m", ack(0, 0, REJECT))
-        q.sp.settings = Queue(dead_letter_queue=False).settings
+        q.sp.use(Queue(dead_letter_queue=False).settings)
         q.ack("m", ack(1, 1, REJECT))
         q.save(asked)
-        q.sp.settings = Queue(dead_letter_queue=True).settings
+        q.sp.use(Queue(dead_letter_queue=True).settings)
         q.ack("m", ack(2, 2, REJECT))
         assert q.shown() == "0 G1, 1 R1, 2 G1, 3-9 H1 m"
 
     def test_a_queue_switched_off_leaves_what_is_archiving(self) -> None:
         q = first_attempt()
         q.ack("m", ack(0, 0, REJECT))
-        q.sp.settings = Queue(dead_letter_queue=False).settings
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 0, 1, REJECTED)]
+        q.sp.use(Queue(dead_letter_queue=False).settings)
+        assert archiving.take(q.sp) == [DeadLetter(0, 0, 1, REJECTED)]
 
 
 class TestArchiving:
@@ -165,8 +170,8 @@ class TestArchiving:
         q = Queue((0, 4), (5, 9), max_record_locks=5, dead_letter_queue=True)
         q.fetch("m")
         q.ack("m", ack(0, 0, REJECT), ack(1, 4, ACCEPT))
-        assert (q.sp.start_offset, q.sp.delivery_complete_count) == (0, 4)
-        assert q.sp.offset_to_acquire() is None
+        assert (q.sp.start_offset, q.sp.window.complete) == (0, 4)
+        assert offers.offset_to_acquire(q.sp) is None
         assert q.fetch("n") == []
         with pytest.raises(KafkaError):
             q.ask("m", ack(0, 0, ACCEPT))
@@ -184,8 +189,8 @@ class TestArchiving:
             3,
         )
         assert (statistics.rejected, statistics.exhausted, statistics.dead_lettered) == (3, 3, 0)
-        q.sp.take_dead_letters()
-        q.save(q.sp.dead_lettered([(1, 3)]))
+        archiving.take(q.sp)
+        q.save(archiving.dead_lettered(q.sp, [(1, 3)]))
         statistics = q.sp.statistics()
         assert (statistics.archiving, statistics.archived, statistics.dead_lettered) == (2, 4, 3)
 
@@ -201,38 +206,46 @@ class TestHandingOut:
     def test_once(self) -> None:
         q = first_attempt()
         q.ack("m", ack(0, 3, REJECT))
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 3, 1, REJECTED)]
-        assert not q.sp.has_dead_letters
-        assert q.sp.take_dead_letters() == []
+        assert archiving.take(q.sp) == [DeadLetter(0, 3, 1, REJECTED)]
+        assert not archiving.has_dead_letters(q.sp)
+        assert archiving.take(q.sp) == []
         q.ack("m", ack(6, 6, REJECT), ack(8, 8, REJECT))
-        assert q.sp.take_dead_letters() == [DeadLetter(6, 6, 1, REJECTED), DeadLetter(8, 8, 1, REJECTED)]
+        assert archiving.take(q.sp) == [DeadLetter(6, 6, 1, REJECTED), DeadLetter(8, 8, 1, REJECTED)]
 
     def test_again_after_they_were_given_back(self) -> None:
         q = last_attempt()
         q.ack("m", ack(0, 1, REJECT), ack(2, 4, RELEASE))
-        q.sp.take_dead_letters()
-        q.sp.give_back_dead_letters([(1, 3)])
-        assert q.sp.take_dead_letters() == [DeadLetter(1, 1, 2, REJECTED), DeadLetter(2, 3, 2, EXHAUSTED)]
+        archiving.take(q.sp)
+        archiving.give_back(q.sp, [(1, 3)])
+        assert archiving.take(q.sp) == [DeadLetter(1, 1, 2, REJECTED), DeadLetter(2, 3, 2, EXHAUSTED)]
 
     def test_not_before_a_timeout_is_saved(self) -> None:
         """A crash would lose it, and the record would become a second dead letter later."""
         q = last_attempt()
         persist = time_out(q)
-        assert (q.shown(), q.sp.has_dead_letters, q.sp.has_unsaved_archiving) == ("0-4 G2", False, False)
+        assert (q.shown(), archiving.has_dead_letters(q.sp), archiving.has_unsaved_archiving(q.sp)) == (
+            "0-4 G2",
+            False,
+            False,
+        )
         q.fail(persist)
-        assert (q.sp.has_dead_letters, q.sp.has_unsaved_archiving, q.sp.is_settled) == (False, True, False)
+        assert (archiving.has_dead_letters(q.sp), archiving.has_unsaved_archiving(q.sp), q.sp.is_settled) == (
+            False,
+            True,
+            False,
+        )
 
     def test_when_a_retry_is_saved(self) -> None:  # DLQ-17
         q = last_attempt()
         q.fail(time_out(q))
         retry = q.sp.retry_unsaved()
         assert saved(retry) == state("0-4 G2")
-        assert not q.sp.has_unsaved_archiving
+        assert not archiving.has_unsaved_archiving(q.sp)
         assert q.sp.retry_unsaved() is None
         q.fail(retry)
-        assert q.sp.has_unsaved_archiving
+        assert archiving.has_unsaved_archiving(q.sp)
         q.save(q.sp.retry_unsaved())
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 4, 2, EXHAUSTED)]
 
     def test_when_it_is_saved_with_something_else(self) -> None:
         q = Queue((0, 4), (5, 9), saved="0-4 A1", delivery_count_limit=LIMIT, dead_letter_queue=True)
@@ -240,34 +253,34 @@ class TestHandingOut:
         q.fail(time_out(q))
         q.fetch("n")
         assert saved(q.ack("n", ack(5, 5, ACCEPT))) == state("0-4 G2, 5 K1")
-        assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(0, 4, 2, EXHAUSTED)]
 
     def test_an_earlier_write_that_said_something_else_does_not_count(self) -> None:
         q = Queue((0, 4), delivery_count_limit=LIMIT, dead_letter_queue=True)
         q.fetch("m")
         available = time_out(q)
         q.fetch("m")
-        archiving = q.sp.expire(2 * LOCK_MS)
+        second = q.sp.expire(2 * LOCK_MS)
         q.save(available)
-        assert (q.shown(), q.sp.has_dead_letters) == ("0-4 G2", False)
-        q.save(archiving)
-        assert q.sp.has_dead_letters
+        assert (q.shown(), archiving.has_dead_letters(q.sp)) == ("0-4 G2", False)
+        q.save(second)
+        assert archiving.has_dead_letters(q.sp)
 
     def test_not_what_the_log_start_has_passed(self) -> None:
         q = last_attempt()
         persist = time_out(q)
-        q.save(q.sp.log_start_moved(3))
+        q.save(log_start.log_start_moved(q.sp, 3))
         q.save(persist)
-        assert q.sp.take_dead_letters() == [DeadLetter(3, 4, 2, EXHAUSTED)]
+        assert archiving.take(q.sp) == [DeadLetter(3, 4, 2, EXHAUSTED)]
 
 
 class TestEnd:
     def test_the_start_offset_moves_at_once(self) -> None:  # DLQ-14, DLQ-18, REC-4
         q = first_attempt()
         q.ack("m", ack(0, 3, REJECT), ack(5, 5, REJECT))
-        q.sp.take_dead_letters()
-        persist = q.sp.dead_lettered([(0, 3), (5, 5)])
-        assert (q.shown(), q.sp.start_offset, q.sp.delivery_complete_count) == (
+        archiving.take(q.sp)
+        persist = archiving.dead_lettered(q.sp, [(0, 3), (5, 5)])
+        assert (q.shown(), q.sp.start_offset, q.sp.window.complete) == (
             "4 H1 m, 5 R1, 6-9 H1 m",
             4,
             1,
@@ -275,69 +288,69 @@ class TestEnd:
         assert persist is not None
         assert (persist.start_offset, persist.delivery_complete_count) == (0, 5)
         assert saved(q.save(persist)) == state("0-3 R1, 5 R1")
-        assert not q.sp.has_archiving
+        assert not archiving.has_archiving(q.sp)
 
     def test_in_parts_and_in_any_order(self) -> None:
         q = first_attempt(3)
         q.ack("m", ack(0, 3, REJECT))
-        q.sp.take_dead_letters()
-        q.save(q.sp.dead_lettered([(3, 3), (1, 2)]))
+        archiving.take(q.sp)
+        q.save(archiving.dead_lettered(q.sp, [(3, 3), (1, 2)]))
         assert (q.shown(), q.sp.start_offset) == ("0 G1, 1-3 R1", 0)
-        q.save(q.sp.dead_lettered([(0, 0)]))
+        q.save(archiving.dead_lettered(q.sp, [(0, 0)]))
         assert (q.sp.start_offset, q.sp.is_settled) == (4, True)
 
     def test_a_failed_save_is_made_up_for(self) -> None:  # DLQ-16
         q = first_attempt()
         q.ack("m", ack(0, 0, REJECT), ack(2, 2, REJECT))
-        q.sp.take_dead_letters()
-        q.fail(q.sp.dead_lettered([(0, 0), (2, 2)]))
+        archiving.take(q.sp)
+        q.fail(archiving.dead_lettered(q.sp, [(0, 0), (2, 2)]))
         assert q.shown() == "1 H1 m, 2 R1, 3-9 H1 m"
-        assert q.sp.has_archiving
+        assert archiving.has_archiving(q.sp)
         assert saved(q.ack("m", ack(9, 9, ACCEPT))) == state("2 R1, 9 K1")
-        assert (q.saved_start, q.sp.has_archiving) == (1, False)
+        assert (q.saved_start, archiving.has_archiving(q.sp)) == (1, False)
 
     def test_it_stays_unsettled_until_a_save_has_passed_it(self) -> None:
         """The state still says ARCHIVING: unloaded and loaded again, the record would become a
         second dead letter."""
         q = first_attempt(0)
         q.ack("m", ack(0, 0, REJECT))
-        q.sp.take_dead_letters()
-        q.fail(q.sp.dead_lettered([(0, 0)]))
-        assert (q.sp.start_offset, q.sp.is_settled, q.sp.has_archiving) == (1, False, True)
+        archiving.take(q.sp)
+        q.fail(archiving.dead_lettered(q.sp, [(0, 0)]))
+        assert (q.sp.start_offset, q.sp.is_settled, archiving.has_archiving(q.sp)) == (1, False, True)
         q.fail(q.sp.retry_unsaved())
-        assert (q.sp.is_settled, q.sp.has_archiving) == (False, True)
+        assert (q.sp.is_settled, archiving.has_archiving(q.sp)) == (False, True)
         q.save(q.sp.retry_unsaved())
-        assert (q.sp.is_settled, q.sp.has_archiving, q.saved_start) == (True, False, 1)
+        assert (q.sp.is_settled, archiving.has_archiving(q.sp), q.saved_start) == (True, False, 1)
 
     def test_a_log_start_that_moved_meanwhile(self) -> None:
         q = first_attempt(5)
         q.ack("m", ack(0, 3, REJECT), ack(4, 5, ACCEPT))
-        q.sp.take_dead_letters()
-        moved = q.sp.log_start_moved(2)
-        assert saved(q.save(q.sp.dead_lettered([(0, 2)]))) == state("2 R1")
-        q.sp.give_back_dead_letters([(0, 1)])
-        assert (q.sp.dead_lettered([(0, 2)]), q.sp.take_dead_letters()) == (None, [])
+        archiving.take(q.sp)
+        moved = log_start.log_start_moved(q.sp, 2)
+        assert saved(q.save(archiving.dead_lettered(q.sp, [(0, 2)]))) == state("2 R1")
+        archiving.give_back(q.sp, [(0, 1)])
+        assert (archiving.dead_lettered(q.sp, [(0, 2)]), archiving.take(q.sp)) == (None, [])
         q.fail(moved)
         assert q.sp.statistics().dead_lettered == 1
 
     def test_a_log_start_that_is_not_saved_keeps_it_loaded(self) -> None:
         q = first_attempt(3)
         q.ack("m", ack(0, 3, REJECT))
-        q.fail(q.sp.log_start_moved(4))
-        assert (q.shown(), q.sp.is_settled, q.sp.has_archiving) == ("", False, True)
+        q.fail(log_start.log_start_moved(q.sp, 4))
+        assert (q.shown(), q.sp.is_settled, archiving.has_archiving(q.sp)) == ("", False, True)
         q.save(q.sp.retry_unsaved())
-        assert (q.saved_start, q.sp.is_settled, q.sp.has_archiving) == (4, True, False)
+        assert (q.saved_start, q.sp.is_settled, archiving.has_archiving(q.sp)) == (4, True, False)
 
     @pytest.mark.parametrize("runs", [[(4, 4)], [(0, 1), (1, 2)], [(0, 5)], [(9, 9)], [(50, 60)]])
     def test_what_nobody_has_cannot_end_nor_come_back(self, runs: list[tuple[int, int]]) -> None:
         q = first_attempt()
         q.ack("m", ack(0, 1, REJECT), ack(4, 4, REJECT))
-        q.sp.take_dead_letters()
-        q.sp.give_back_dead_letters([(4, 4)])
+        archiving.take(q.sp)
+        archiving.give_back(q.sp, [(4, 4)])
         before = q.sp.statistics()
-        for call in (q.sp.dead_lettered, q.sp.give_back_dead_letters):
+        for call in (archiving.dead_lettered, archiving.give_back):
             with pytest.raises(ValueError, match="handed out"):
-                call(runs)
+                call(q.sp, runs)
         assert q.sp.statistics() == before
 
 
@@ -347,23 +360,27 @@ class TestLoading:
         """Whatever the group's config is now. The reason is not stored: below the limit it can only
         be a rejection."""
         q = Queue((0, 9), saved="0-2 G5, 3 A1, 4-5 G4, 6-7 G6", dead_letter_queue=dead_letter_queue)
-        assert (q.sp.has_dead_letters, q.sp.has_archiving, q.sp.is_settled) == (True, True, False)
+        assert (archiving.has_dead_letters(q.sp), archiving.has_archiving(q.sp), q.sp.is_settled) == (
+            True,
+            True,
+            False,
+        )
         letters = [(0, 2, 5, EXHAUSTED), (4, 5, 4, REJECTED), (6, 7, 6, EXHAUSTED)]
-        assert q.sp.take_dead_letters() == [DeadLetter(*letter) for letter in letters]
-        q.save(q.sp.dead_lettered([(0, 2), (4, 7)]))
-        assert (q.sp.start_offset, q.sp.delivery_complete_count) == (3, 4)
+        assert archiving.take(q.sp) == [DeadLetter(*letter) for letter in letters]
+        q.save(archiving.dead_lettered(q.sp, [(0, 2), (4, 7)]))
+        assert (q.sp.start_offset, q.sp.window.complete) == (3, 4)
 
     def test_a_restart_hands_out_again_what_was_not_archived(self) -> None:  # DLQ-20
         q = first_attempt()
         q.ack("m", ack(0, 0, REJECT), ack(2, 2, REJECT))
-        q.sp.take_dead_letters()
-        q.save(q.sp.dead_lettered([(0, 0)]))
+        archiving.take(q.sp)
+        q.save(archiving.dead_lettered(q.sp, [(0, 0)]))
         q.reload()
-        assert q.sp.take_dead_letters() == [DeadLetter(2, 2, 1, REJECTED)]
+        assert archiving.take(q.sp) == [DeadLetter(2, 2, 1, REJECTED)]
 
     def test_a_restart_forgets_what_was_not_saved(self) -> None:
         q = last_attempt()
         q.fail(time_out(q))
         q.reload()
-        assert q.sp.take_dead_letters() == []
+        assert archiving.take(q.sp) == []
         assert q.fetch("m") == [(0, 4, 2)]

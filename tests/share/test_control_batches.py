@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from kbroker.share import offers
 from kbroker.share.acquire import Control, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
@@ -68,7 +69,10 @@ class Queue:
     ) -> list[tuple[int, int, int]]:
         """As the broker does it: continue reading while the batches read have nothing to
         deliver."""
-        while self.sp.offset_to_acquire() is not None and (offset := self.sp.next_fetch_offset()) < self.end:
+        while (
+            offers.offset_to_acquire(self.sp) is not None
+            and (offset := self.sp.window.next_fetch_offset()) < self.end
+        ):
             found = [each for each in self.log if each[1] >= offset][: self.at_once]
             ranges: list[AcquiredRange] = self.sp.acquire(
                 member,
@@ -86,7 +90,7 @@ class Queue:
             )
             if not ranges and (passed := self.sp.save_passed()) is not None:
                 self._saved(passed)
-            if ranges or self.sp.next_fetch_offset() == offset:
+            if ranges or self.sp.window.next_fetch_offset() == offset:
                 return [tuple(each) for each in ranges]
         return []
 
@@ -108,7 +112,7 @@ class Queue:
 
     def unread(self) -> list[int]:
         """Offsets of the window whose content is unknown."""
-        window = self.sp._window
+        window = self.sp.window
         return [
             offset
             for offset, code in enumerate(window.states, window.base)
@@ -147,7 +151,11 @@ def test_nothing_but_control_batches_is_nothing_to_do() -> None:
     """Reading resumes after them, so that the next fetch does not read them again."""
     queue = Queue("C1 C1 C3")
     assert queue.fetch() == []
-    assert (queue.sp.next_fetch_offset(), queue.sp.start_offset, queue.sp.statistics().in_flight) == (5, 5, 0)
+    assert (queue.sp.window.next_fetch_offset(), queue.sp.start_offset, queue.sp.statistics().in_flight) == (
+        5,
+        5,
+        0,
+    )
     assert queue.sp.is_settled
 
 
@@ -155,18 +163,18 @@ def test_trailing_ones_are_not_waited_for() -> None:
     queue = Queue("D2 C1 C1")
     assert queue.fetch(max_records=2) == [(0, 1, 1)]
     assert queue.fetch() == []
-    assert queue.sp.next_fetch_offset() == queue.end
+    assert queue.sp.window.next_fetch_offset() == queue.end
     queue.ack(0, 1)
-    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (4, 0)
+    assert (queue.sp.start_offset, queue.sp.window.complete) == (4, 0)
 
 
 def test_the_start_moves_past_them() -> None:
     queue = Queue("D1 C1 D1 C1 D1")
     queue.fetch()
     queue.ack(2, 2)
-    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (0, 1)
+    assert (queue.sp.start_offset, queue.sp.window.complete) == (0, 1)
     queue.ack(0, 0)
-    assert (queue.sp.start_offset, queue.sp.delivery_complete_count) == (4, 0)
+    assert (queue.sp.start_offset, queue.sp.window.complete) == (4, 0)
 
 
 def test_they_take_no_room() -> None:
@@ -184,7 +192,7 @@ def test_they_take_no_room() -> None:
 def test_a_limit_ends_between_them(by_record: bool) -> None:
     queue = Queue("D2 C1 D2 C1 D2")
     assert queue.fetch(max_records=3, by_record=by_record) == [(0, 1, 1), (3, 3 if by_record else 4, 1)]
-    assert queue.sp.next_fetch_offset() == (4 if by_record else 6)
+    assert queue.sp.window.next_fetch_offset() == (4 if by_record else 6)
     assert queue.fetch() == ([(4, 4, 1), (6, 7, 1)] if by_record else [(6, 7, 1)])
 
 
@@ -213,7 +221,7 @@ def test_after_a_restart() -> None:
     assert queue.sp.start_offset == 8
     queue.reload()
     assert queue.fetch() == []
-    assert queue.sp.next_fetch_offset() == 8
+    assert queue.sp.window.next_fetch_offset() == 8
 
 
 def test_the_window_does_not_grow_without_end() -> None:
@@ -306,7 +314,7 @@ def test_random_work(seed: int) -> None:
     while ranges := queue.fetch():
         for first, last, _ in ranges:
             queue.ack(first, last)
-    assert queue.sp.next_fetch_offset() == queue.end
+    assert queue.sp.window.next_fetch_offset() == queue.end
     assert queue.unread() == []
     assert queue.lag() == 0
     assert queue.sp.statistics().available == queue.sp.statistics().acquired == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.share import archiving
 from kbroker.share.in_flight_view import InFlightRange, InFlightView
 from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, REJECT, RELEASE, Queue, ack
@@ -57,7 +58,7 @@ def test_archiving_is_shown_alike_whatever_it_came_from_and_whoever_has_it() -> 
     q = Queue((0, 5), delivery_count_limit=1, dead_letter_queue=True)
     q.fetch("M1")
     q.ack("M1", ack(0, 1, REJECT))
-    q.sp.take_dead_letters()
+    archiving.take(q.sp)
     q.ack("M1", ack(2, 2, RELEASE), ack(3, 3, REJECT))
     assert ranges(q)[0] == (0, 3, "archiving", False, 1, None, None)
     expired = q.sp.expire(LOCK_MS)

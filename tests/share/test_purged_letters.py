@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.share import archiving, log_start
 from kbroker.share.effects import DeadLetter, DeadLetterCause
 from kbroker.share.parking import Parking
 from kbroker.share.redelivery import Redelivery
@@ -20,7 +21,7 @@ def letters_in_hand() -> Queue:
     assert q.sp.end_waits(q.now_ms) == 1
     assert [tuple(each) for each in q.sp.acquire_parked("m", [1], now_ms=q.now_ms)] == [(1, 1, 2)]
     q.ack("m", ack(1, 1, REJECT))
-    assert q.sp.take_dead_letters() == [
+    assert archiving.take(q.sp) == [
         DeadLetter(1, 1, 2, DeadLetterCause.REJECTED),
         DeadLetter(2, 2, 1, DeadLetterCause.REJECTED),
     ]
@@ -30,13 +31,13 @@ def letters_in_hand() -> Queue:
 
 def test_the_others_are_finished() -> None:
     q = letters_in_hand()
-    q.save(q.sp.purge_parked(2))
-    q.save(q.sp.dead_lettered([(1, 2)]))
-    assert (q.sp.start_offset, q.sp.has_archiving) == (3, False)
+    q.save(log_start.purge(q.sp, 2))
+    q.save(archiving.dead_lettered(q.sp, [(1, 2)]))
+    assert (q.sp.start_offset, archiving.has_archiving(q.sp)) == (3, False)
 
 
 def test_the_others_are_returned() -> None:
     q = letters_in_hand()
-    q.save(q.sp.purge_parked(2))
-    q.sp.give_back_dead_letters([(1, 2)])
-    assert q.sp.take_dead_letters() == [DeadLetter(2, 2, 1, DeadLetterCause.REJECTED)]
+    q.save(log_start.purge(q.sp, 2))
+    archiving.give_back(q.sp, [(1, 2)])
+    assert archiving.take(q.sp) == [DeadLetter(2, 2, 1, DeadLetterCause.REJECTED)]

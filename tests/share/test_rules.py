@@ -10,6 +10,7 @@ import pytest
 from kbroker.share.effects import DeadLetterCause, ShareSettings
 from kbroker.share.locks import ANSWERED
 from kbroker.share.record_state import (
+    PASSED,
     PENDING,
     PENDING_CODES,
     REJECTED,
@@ -27,7 +28,7 @@ from kbroker.share.rules import (
     Event,
     Fate,
     alone_from,
-    cause_of_stored,
+    code_of_stored,
     decide,
     gives_up_from,
     prolonged_until,
@@ -161,8 +162,12 @@ def test_near_the_limit(limit: int, suspect: int, alone: int) -> None:  # THR-1
 
 def test_the_cause_of_a_stored_record() -> None:
     settings = ShareSettings(delivery_count_limit=3)
-    assert cause_of_stored(2, settings) is DeadLetterCause.REJECTED
-    assert cause_of_stored(3, settings) is DeadLetterCause.EXHAUSTED
+    archiving = RecordState.ARCHIVING
+    assert code_of_stored(archiving, 2, settings) == archiving | REJECTED
+    assert code_of_stored(archiving, 3, settings) == archiving
+    assert code_of_stored(RecordState.ACKNOWLEDGED, 0, settings) == PASSED
+    assert code_of_stored(RecordState.ACKNOWLEDGED, 1, settings) == RecordState.ACKNOWLEDGED
+    assert code_of_stored(RecordState.AVAILABLE, 2, settings) == RecordState.AVAILABLE
 
 
 def test_how_long_a_lock_is_prolonged() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share import log_start
 from kbroker.share.effects import Persist, StateBatch
 from tests.share.holdings import holdings
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW, Queue, ack, state
@@ -31,9 +32,9 @@ def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-
 
     write = q.ack("M1", ack(0, 4, ACCEPT, ACCEPT, RELEASE, REJECT, ACCEPT))
     assert wrote(write) == (0, 9, state("0-1 K1, 2 A1, 3 R1, 4 K1"))
-    assert (q.sp.start_offset, q.sp.delivery_complete_count) == (2, 7)
+    assert (q.sp.start_offset, q.sp.window.complete) == (2, 7)
 
-    assert q.sp.next_fetch_offset() == 2
+    assert q.sp.window.next_fetch_offset() == 2
     assert q.fetch("M2") == [(2, 2, 2)]
     assert q.ask("M2", ack(2, 2, RENEW)) is None
     with pytest.raises(KafkaError) as caught:
@@ -43,7 +44,7 @@ def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-
     assert wrote(q.release("M2")) == (2, 7, state("2 A2"))
     assert q.fetch("M1") == [(2, 2, 3)]
     assert wrote(q.ack("M1", ack(2, 2, ACCEPT))) == (2, 8, state("2 K3"))
-    assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (10, 10, 0)
+    assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.complete) == (10, 10, 0)
     assert q.shown() == ""
     # the state for administrators until the next write: start 2, complete 8, end 10, lag 0
     assert q.saved_start == 2
@@ -52,14 +53,14 @@ def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-
 def test_gap_window_trace() -> None:  # LOAD-13, LOAD-14, NEXT-3..5, NEXT-9, ACQ-9, SPSO-2, SPSO-8
     """Persisted: start 10, [21-30 K1]."""
     q = Queue((8, 15), (16, 25), (26, 40), start=10, saved="21-30 K1")
-    assert (q.sp.start_offset, q.sp.end_offset, q.sp.next_fetch_offset()) == (10, 30, 10)
+    assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.next_fetch_offset()) == (10, 30, 10)
     assert q.fetch("m", read=1) == [(10, 15, 1)]
-    assert (q.sp.end_offset, q.sp.next_fetch_offset()) == (30, 16)
+    assert (q.sp.end_offset, q.sp.window.next_fetch_offset()) == (30, 16)
     assert q.fetch("m", read=1) == [(16, 20, 1)]
-    assert (q.sp.end_offset, q.sp.next_fetch_offset()) == (30, 31)
+    assert (q.sp.end_offset, q.sp.window.next_fetch_offset()) == (30, 31)
     q.ack("m", ack(10, 20, ACCEPT))
     assert (q.sp.start_offset, q.sp.end_offset) == (21, 30)  # the gap window is still open and limits it
-    assert q.sp.delivery_complete_count == 10
+    assert q.sp.window.complete == 10
     assert q.fetch("m") == [(31, 40, 1)]
     assert q.sp.start_offset == 21
     q.ack("m", ack(31, 31, ACCEPT))
@@ -86,16 +87,16 @@ class TestGapWindow:
     def test_a_hole_in_which_the_log_has_nothing(self) -> None:
         """The read at the hole begins after it: the hole must not be read repeatedly."""
         q = Queue((0, 4), (15, 19), start=0, saved="0-4 K1, 15-19 A1")
-        assert q.sp.next_fetch_offset() == 5
+        assert q.sp.window.next_fetch_offset() == 5
         assert q.fetch("m") == [(15, 19, 2)]
-        assert q.sp.next_fetch_offset() == 20
+        assert q.sp.window.next_fetch_offset() == 20
         q.ack("m", ack(15, 19, ACCEPT))
         assert q.sp.start_offset == 20
 
     def test_a_hole_without_data_before_terminal_records(self) -> None:
         q = Queue((15, 19), start=10, saved="15-19 K1")
         assert q.fetch("m") == []
-        assert q.sp.next_fetch_offset() == 20
+        assert q.sp.window.next_fetch_offset() == 20
 
     def test_a_part_of_a_hole_without_data(self) -> None:
         """Two records requested; the next record batch inside the hole is found, too."""
@@ -128,7 +129,7 @@ class TestGapWindow:
         assert q.fetch("m", read=1) == [(15, 17, 1)]
         q.ack("m", ack(10, 12, RELEASE))
         assert q.fetch("m", read=1) == [(10, 12, 2)]
-        assert q.sp.next_fetch_offset() == 18
+        assert q.sp.window.next_fetch_offset() == 18
 
     def test_holes_that_appear_later_are_no_records(self) -> None:  # NEXT-6
         """No record was there when it was read, so none is acquired there, even if a record batch
@@ -139,19 +140,19 @@ class TestGapWindow:
         q.log = [(0, 24)]
         assert q.fetch("n", 1, by_record=True) == [(0, 0, 3)]
         assert q.fetch("n") == [(1, 4, 3), (10, 14, 3), (20, 24, 2)]
-        assert q.sp.next_fetch_offset() == 25
+        assert q.sp.window.next_fetch_offset() == 25
 
 
 class TestLoad:
     def test_nothing_saved(self) -> None:
         sp = Queue(start=17).sp
-        assert (sp.start_offset, sp.end_offset, sp.next_fetch_offset(), sp.delivery_complete_count) == (
+        assert (sp.start_offset, sp.end_offset, sp.window.next_fetch_offset(), sp.window.complete) == (
             17,
             17,
             17,
             0,
         )
-        assert (sp.state_epoch, sp.leader_epoch) == (3, 7)
+        assert (sp.saves.state_epoch, sp.saves.leader_epoch) == (3, 7)
 
     def test_counts_go_on(self) -> None:  # LOAD-12
         q = Queue((0, 9), saved="0-3 A2, 4-9 A1")
@@ -159,18 +160,18 @@ class TestLoad:
 
     def test_terminal_records_are_never_delivered_again(self) -> None:  # LOAD-15, REC-5
         q = Queue((0, 9), saved="0 A1, 1-3 K1, 4-6 R5, 7-9 A1")
-        assert q.sp.delivery_complete_count == 6
+        assert q.sp.window.complete == 6
         assert q.fetch("m") == [(0, 0, 2), (7, 9, 2)]
 
     def test_the_start_moves_past_terminal_records(self) -> None:  # LOAD-16
         q = Queue(saved="0-4 K1, 5-6 R2, 7 A1")
-        assert (q.sp.start_offset, q.sp.delivery_complete_count) == (7, 0)
+        assert (q.sp.start_offset, q.sp.window.complete) == (7, 0)
         q = Queue(saved="0-4 K1, 5-6 R2")
         assert (q.sp.start_offset, q.sp.end_offset, q.shown()) == (7, 7, "")
 
     def test_but_not_into_a_gap(self) -> None:  # LOAD-13, SPSO-2
         q = Queue((0, 20), saved="0-4 K1, 10-14 K1")
-        assert (q.sp.start_offset, q.sp.delivery_complete_count, q.sp.next_fetch_offset()) == (5, 5, 5)
+        assert (q.sp.start_offset, q.sp.window.complete, q.sp.window.next_fetch_offset()) == (5, 5, 5)
         assert q.fetch("m") == [(5, 9, 1), (15, 20, 1)]
 
     @pytest.mark.parametrize("saved", ["0-4 H1", "0-4 G1"])
@@ -293,7 +294,7 @@ class TestLockTimeout:
     def test_a_new_duration_counts_for_later_locks(self) -> None:  # ACK-30
         q = Queue((0, 4), (5, 9))
         q.fetch("m", 5)
-        q.sp.settings = Queue(lock_duration_ms=1000).settings
+        q.sp.use(Queue(lock_duration_ms=1000).settings)
         q.fetch("m", 5)
         assert q.sp.next_deadline_ms() == 1000
         assert wrote(q.expire(1000)) == (0, 0, state("5-9 A1"))
@@ -323,21 +324,21 @@ class TestLockTimeout:
 class TestLogStart:
     def test_nothing_in_flight(self) -> None:  # LSO-3, LSO-7
         q = Queue((50, 59))
-        assert wrote(q.save(q.sp.log_start_moved(50))) == (50, 0, ())
-        assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (50, 50, 0)
+        assert wrote(q.save(log_start.log_start_moved(q.sp, 50))) == (50, 0, ())
+        assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.complete) == (50, 50, 0)
         assert q.fetch("m") == [(50, 59, 1)]
 
     def test_behind_the_start_is_ignored(self) -> None:  # LSO-2
         q = Queue(start=7)
-        assert q.sp.log_start_moved(7) is None
-        assert q.sp.log_start_moved(3) is None
+        assert log_start.log_start_moved(q.sp, 7) is None
+        assert log_start.log_start_moved(q.sp, 3) is None
         assert q.sp.start_offset == 7
 
     def test_inside_the_window(self) -> None:  # LSO-4, LSO-6
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(2, 3, ACCEPT), ack(5, 8, ACCEPT), ack(9, 9, RELEASE))
-        q.save(q.sp.log_start_moved(6))
+        q.save(log_start.log_start_moved(q.sp, 6))
         assert (q.sp.start_offset, q.sp.end_offset, q.shown()) == (9, 9, "9 A1")
         assert q.fetch("m") == [(9, 9, 2)]
 
@@ -346,54 +347,54 @@ class TestLogStart:
         q.fetch("m")
         q.ack("m", ack(2, 3, ACCEPT), ack(7, 8, REJECT))
         q.ask("m", ack(4, 4, ACCEPT))
-        assert q.sp.delivery_complete_count == 5
-        q.sp.log_start_moved(6)
-        assert q.sp.delivery_complete_count == 2
+        assert q.sp.window.complete == 5
+        log_start.log_start_moved(q.sp, 6)
+        assert q.sp.window.complete == 2
 
     @pytest.mark.parametrize(
-        ("log_start", "first_open", "done"),
+        ("begins_at", "first_open", "done"),
         [(1, 1, 6), (3, 4, 5), (4, 4, 4), (5, 5, 4), (6, 10, 4), (9, 10, 1), (10, 10, 0), (15, 15, 0)],
     )
     def test_what_is_done_there_before_it_is_noticed(
-        self, log_start: int, first_open: int, done: int
+        self, begins_at: int, first_open: int, done: int
     ) -> None:
         """Pending records are done, but may become available again. The log's start decides once it
         is noticed."""
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
         q.ack("m", ack(2, 3, ACCEPT), ack(6, 9, REJECT))
-        assert q.sp.stands_from(log_start) == (first_open, done)
+        assert q.sp.window.stands_from(begins_at) == (first_open, done)
         pending = q.ask("m", ack(5, 5, ACCEPT))
-        expected = done + (log_start <= 5)
-        assert q.sp.stands_from(log_start) == (first_open, expected)
-        q.save(q.sp.log_start_moved(log_start))
+        expected = done + (begins_at <= 5)
+        assert q.sp.window.stands_from(begins_at) == (first_open, expected)
+        q.save(log_start.log_start_moved(q.sp, begins_at))
         q.sp.retry_unsaved()
         q.fail(pending)
-        assert 20 - q.sp.start_offset - q.sp.delivery_complete_count == 20 - log_start - done
+        assert 20 - q.sp.start_offset - q.sp.window.complete == 20 - begins_at - done
 
     def test_what_is_done_there_of_a_gap(self) -> None:
         """The content of the gap is unknown before it is read."""
         q = Queue((10, 30), start=10, saved="13-15 K1, 21-30 A1")
-        assert q.sp.stands_from(12) == (12, 3)
-        assert q.sp.stands_from(14) == (16, 2)
-        assert q.sp.stands_from(22) == (22, 0)
+        assert q.sp.window.stands_from(12) == (12, 3)
+        assert q.sp.window.stands_from(14) == (16, 2)
+        assert q.sp.window.stands_from(22) == (22, 0)
 
     # LSO-4, LSO-5, SPSO-9
     def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 1, RELEASE))
-        q.save(q.sp.log_start_moved(5))
-        assert q.sp.next_fetch_offset() == 10
+        q.save(log_start.log_start_moved(q.sp, 5))
+        assert q.sp.window.next_fetch_offset() == 10
         assert q.ask("m", ack(2, 4, ACCEPT)) is None
         q.ack("m", ack(3, 9, ACCEPT))
-        assert (q.sp.start_offset, q.sp.delivery_complete_count) == (10, 0)  # KAFKA-19859
+        assert (q.sp.start_offset, q.sp.window.complete) == (10, 0)  # KAFKA-19859
 
     def test_beyond_the_window(self) -> None:
         q = Queue((0, 9), (30, 39))
         q.fetch("m", 10)
-        q.save(q.sp.log_start_moved(30))
-        assert (q.sp.start_offset, q.sp.end_offset, q.sp.next_fetch_offset()) == (30, 30, 30)
+        q.save(log_start.log_start_moved(q.sp, 30))
+        assert (q.sp.start_offset, q.sp.end_offset, q.sp.window.next_fetch_offset()) == (30, 30, 30)
         assert q.ask("m", ack(0, 9, ACCEPT)) is None
         assert q.sp.expire(10**9) is None
         assert q.fetch("m") == [(30, 39, 1)]
@@ -402,17 +403,17 @@ class TestLogStart:
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 20)
         saved, failed = q.ask("m", ack(0, 7, ACCEPT)), q.ask("m", ack(8, 14, ACCEPT))
-        q.save(q.sp.log_start_moved(12))
+        q.save(log_start.log_start_moved(q.sp, 12))
         q.save(saved)
         q.fail(failed)
         assert q.shown() == "12-19 H1 m"
-        assert q.sp.delivery_complete_count == 0
+        assert q.sp.window.complete == 0
 
     def test_all_pending_records_fall_out(self) -> None:
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
         saved, failed = q.ask("m", ack(0, 7, ACCEPT)), q.ask("m", ack(8, 9, ACCEPT))
-        q.save(q.sp.log_start_moved(10))
+        q.save(log_start.log_start_moved(q.sp, 10))
         assert q.fetch("n") == [(10, 19, 1)]
         q.save(saved)
         q.fail(failed)
@@ -420,8 +421,8 @@ class TestLogStart:
 
     def test_in_a_gap_window(self) -> None:
         q = Queue((14, 30), start=10, saved="21-30 A1")
-        q.save(q.sp.log_start_moved(14))
-        assert q.sp.next_fetch_offset() == 14
+        q.save(log_start.log_start_moved(q.sp, 14))
+        assert q.sp.window.next_fetch_offset() == 14
         assert q.fetch("m") == [(14, 20, 1), (21, 30, 2)]
 
 
@@ -430,7 +431,7 @@ class TestStartOffset:
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 3, ACCEPT), ack(5, 9, ACCEPT))
-        assert (q.sp.start_offset, q.sp.delivery_complete_count) == (4, 5)
+        assert (q.sp.start_offset, q.sp.window.complete) == (4, 5)
 
     def test_stops_at_what_is_being_saved(self) -> None:  # SPSO-1, SPSO-2
         q = Queue((0, 9))
@@ -457,7 +458,7 @@ class TestStartOffset:
         assert q.sp.start_offset == 9_001
         q.ack("m", ack(9_001, 9_998, RELEASE))
         assert q.fetch("n", 1) == [(9_001, 9_099, 2)]
-        assert q.sp.delivery_complete_count == 0
+        assert q.sp.window.complete == 0
 
     def test_the_write_carries_the_start_before_it_moves(self) -> None:  # ACK-18, SPSO-7
         q = Queue((0, 4))

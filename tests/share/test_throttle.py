@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from kbroker.share import throttle
+from kbroker.share import archiving, throttle
 from kbroker.share.effects import DeadLetter, DeadLetterCause, ShareSettings
 from tests.share.queue_driver import ACCEPT, RELEASE, Queue, ack, state
 
@@ -88,20 +88,21 @@ class TestALoweredLimit:
             is_queue=is_queue,
             dead_letter_queue=letters,
         )
-        q.settings = q.sp.settings = replace(q.settings, delivery_count_limit=2)
+        q.settings = replace(q.settings, delivery_count_limit=2)
+        q.sp.use(q.settings)
         return q
 
     def test_gives_up_what_has_reached_it(self) -> None:
         q = self.queue()
         assert q.fetch("m") == [(15, 15, 2)]
-        assert q.sp.has_given_up
-        assert not q.sp.has_dead_letters, "a crash would forget that they are ARCHIVING"
+        assert q.sp.saves.has_given_up
+        assert not archiving.has_dead_letters(q.sp), "a crash would forget that they are ARCHIVING"
         persist = q.save(q.sp.save_passed())
         assert persist is not None
         assert persist.archiving
-        assert not q.sp.has_given_up
+        assert not q.sp.saves.has_given_up
         assert q.sp.save_passed() is None
-        assert q.sp.take_dead_letters() == [
+        assert archiving.take(q.sp) == [
             DeadLetter(0, 4, 2, DeadLetterCause.EXHAUSTED),
             DeadLetter(5, 9, 3, DeadLetterCause.EXHAUSTED),
             DeadLetter(10, 14, 4, DeadLetterCause.EXHAUSTED),
@@ -112,9 +113,9 @@ class TestALoweredLimit:
         q = self.queue()
         q.fetch("m")
         q.fail(q.sp.save_passed())
-        assert (q.sp.has_unsaved_archiving, q.sp.take_dead_letters()) == (True, [])
+        assert (archiving.has_unsaved_archiving(q.sp), archiving.take(q.sp)) == (True, [])
         q.save(q.sp.retry_unsaved())
-        assert sum(letter.last_offset + 1 - letter.first_offset for letter in q.sp.take_dead_letters()) == 15
+        assert sum(letter.last_offset + 1 - letter.first_offset for letter in archiving.take(q.sp)) == 15
 
     def test_archives_them_where_there_are_no_dead_letters(self) -> None:
         q = self.queue(letters=False)
@@ -128,12 +129,13 @@ class TestALoweredLimit:
         q.reload()
         assert q.fetch("m") == [(15, 15, 2)]
         q.save(q.sp.save_passed())
-        assert len(q.sp.take_dead_letters()) == 3
+        assert len(archiving.take(q.sp)) == 3
 
     def test_that_holds_up_the_start_offset(self) -> None:
         """Nothing else is left to acquire."""
         q = Queue((0, 4), saved="0-4 A4", delivery_count_limit=5, is_queue=True)
-        q.settings = q.sp.settings = replace(q.settings, delivery_count_limit=2)
+        q.settings = replace(q.settings, delivery_count_limit=2)
+        q.sp.use(q.settings)
         assert q.fetch("m") == []
         assert q.sp.start_offset == 5
 
@@ -141,7 +143,7 @@ class TestALoweredLimit:
         """As Kafka does."""
         q = self.queue(is_queue=False)
         assert sum(last - first + 1 for first, last, _ in q.fetch("m")) > 0
-        assert not q.sp.has_given_up
+        assert not q.sp.saves.has_given_up
 
 
 @pytest.mark.parametrize(

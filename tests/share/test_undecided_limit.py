@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from kbroker.share import offers
 from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share_state.loading import ShareState
@@ -48,7 +49,7 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
     released: set[int] = set()
     done = writes = longest_state = 0
     while done < records:
-        while (offset := sp.offset_to_acquire()) is not None and offset <= records:
+        while (offset := offers.offset_to_acquire(sp)) is not None and offset <= records:
             batches = [
                 (first, first + BATCH - 1)
                 for first in range(offset - offset % BATCH, min(offset + 500, records + 1), BATCH)
@@ -58,7 +59,7 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
                 break
             held += [offset for first, last, _ in ranges for offset in range(first, last + 1)]
         assert held, "it flows"
-        assert sp._window.undecided < LIMIT + BATCH
+        assert sp.window.undecided < LIMIT + BATCH
         rnd.shuffle(held)
         chosen, held = sorted(held[:100]), held[100:]
         types = {
@@ -78,7 +79,7 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
     assert sp.start_offset == 0
     assert longest_state <= 2 * LIMIT + 1000
     again = load(state)
-    assert again._window.undecided < LIMIT + BATCH
+    assert again.window.undecided < LIMIT + BATCH
     assert acquire(again, "x", 1, 0, [(0, 0)])[0].first_offset == 0
 
 
@@ -89,8 +90,8 @@ def test_a_full_window_passes_over_no_record_that_was_never_read() -> None:
     batches = [StateBatch(37, 45, 0, 2)]
     settings = ShareSettings(limits_undecided=True, max_record_locks=5, lock_duration_ms=1000)
     sp = SharePartition.load(settings, start_offset=27, state_batches=batches, state_epoch=0, leader_epoch=0)
-    assert sp.offset_to_acquire() == 37
+    assert offers.offset_to_acquire(sp) == 37
     assert acquire(sp, "a", 30, 37, [(30, 41), (42, 45)]) == [(37, 45, 3)]
     assert sp.start_offset == 27
     sp.acknowledge("a", [AckBatch(37, 45, [ACCEPT])], now_ms=0)
-    assert sp.offset_to_acquire() == 27
+    assert offers.offset_to_acquire(sp) == 27

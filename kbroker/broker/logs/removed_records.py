@@ -100,8 +100,8 @@ class RemovedRecords:
         first, persister = partition.log_start_offset, self._persister
         loaded = self._share_partitions.find(group_id, key)
         if loaded is not None and loaded.engine is not None:
-            unfinished = loaded.engine.unfinished(first, end)
-            behind = max(first, loaded.engine.unread_from)
+            unfinished = loaded.engine.window.unfinished(first, end)
+            behind = max(first, loaded.engine.window.unread_from)
             if unfinished and behind < end:  # Unread offsets may be control records.
                 unfinished -= await persister.count_own(key, behind, end)
             parks = parks_of(persister)

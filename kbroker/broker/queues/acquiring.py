@@ -28,6 +28,7 @@ from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, w
 from kbroker.broker.queues.sparse_batches import is_sparse
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
+from kbroker.share import log_start, offers
 from kbroker.share.acquire import Batches
 from kbroker.share.effects import AcquiredRange
 from kbroker.share.persister import TopicPartition
@@ -83,12 +84,12 @@ class Acquiring:
         end_offset = loaded.visible.high_watermark
         opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
         while engine is not None:
-            fetch_offset, known = engine.offset_to_acquire() if known is None else known, None
+            fetch_offset, known = offers.offset_to_acquire(engine) if known is None else known, None
             if fetch_offset is None or fetch_offset >= end_offset or must_wait(engine):
                 break
             wanted = self.budget + max(0, engine.end_offset - fetch_offset + 1)
             if engine.settings.scans:
-                wanted = engine.offsets_to_read(fetch_offset, self.budget)
+                wanted = offers.offsets_to_read(engine, fetch_offset, self.budget)
             max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self.budget * _BYTES_PER_RECORD))
             self.has_read = True
             views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
@@ -111,7 +112,7 @@ class Acquiring:
             if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
             self._share_partitions.saving.save_later(loaded, engine.save_passed())
-            if engine.offset_to_acquire() in (None, fetch_offset):
+            if offers.offset_to_acquire(engine) in (None, fetch_offset):
                 return False
             await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
         return False
@@ -123,10 +124,10 @@ class Acquiring:
         None, and leaves in `batches` those whose records may be acquired now, unless the opener
         must pause."""
         room = self.budget
-        locks_left = engine.settings.max_record_locks - (engine.unread_from - engine.start_offset)
+        locks_left = engine.settings.max_record_locks - (engine.window.unread_from - engine.start_offset)
         if locks_left > 0:  # Otherwise only released records are delivered, whatever the limit.
             room = min(room, locks_left)
-        ready, to_open = front_of(batches, room, engine.acquirable_in, opener)
+        ready, to_open = front_of(batches, room, partial(offers.acquirable_in, engine), opener)
         if ready or not batches or opener.must_pause:
             del batches[ready:]
             return None
@@ -162,7 +163,7 @@ class Acquiring:
             now_ms=now_ms(),
             follows=self.taken if engine.settings.is_queue else 0,
         )
-        if engine.has_given_up:
+        if engine.saves.has_given_up:
             self._share_partitions.saving.save_later(loaded, engine.save_passed())
         if not ranges:
             return False
@@ -182,7 +183,9 @@ class Acquiring:
         engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
         if loaded.committed is not None:
             await loaded.committed.load()
-        while engine is not None and engine.parked_ready and self.budget > 0 and not must_wait(engine):
+        while (
+            engine is not None and offers.parked_ready(engine) and self.budget > 0 and not must_wait(engine)
+        ):
             self.has_read = True
             if loaded.plan_ends is not None:
                 await loaded.plan_ends.wait()
@@ -192,7 +195,7 @@ class Acquiring:
             plan = await self._plan_parked(loaded, engine, opener, share_bytes)
             if loaded.gone or not self.is_current():
                 return False
-            self._share_partitions.saving.save_later(loaded, engine.parked_lost(plan.lost))
+            self._share_partitions.saving.save_later(loaded, log_start.lost(engine, plan.lost))
             if engine.settings.ttl_ms:
                 has_expired = await self._share_partitions.expiry.give_up_parked(
                     loaded, engine, plan.batches, plan.offsets
@@ -207,7 +210,7 @@ class Acquiring:
                 now_ms=now_ms(),
                 follows=self.taken if engine.settings.is_queue else 0,
             )
-            if engine.has_given_up:
+            if engine.saves.has_given_up:
                 self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if ranges:
                 loaded.is_parked_turn = False

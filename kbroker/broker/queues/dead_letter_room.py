@@ -28,6 +28,7 @@ from kbroker.broker.queues.dead_letter_writer import LEAST_BATCH_BYTES, NoRoom
 from kbroker.broker.queues.held_logs import has_removable
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.settings.queue import QUEUE_RETENTION
+from kbroker.share import archiving
 
 TURN_S: Final = 2.0
 """How long the last half stays with a share-partition that writes nothing more: retention checks
@@ -88,4 +89,6 @@ class LetterRoom:
             return -1
         segments = loaded.partition.segments()
         first, end = segments[0].base_offset, segments[0].end_offset
-        return end if has_removable(segments) and loaded.engine.waits_for_letters(first, end) else -1
+        return (
+            end if has_removable(segments) and archiving.waits_for_letters(loaded.engine, first, end) else -1
+        )

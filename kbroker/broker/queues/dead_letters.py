@@ -64,6 +64,7 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
+from kbroker.share import archiving
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.share.runs import runs_of
@@ -154,7 +155,7 @@ class DeadLetters(DeadLetterHooks):
         """A share-partition was loaded from its saved state."""
         assert loaded.engine is not None
         work = self._works.get(loaded.key)
-        if loaded.engine.has_archiving:
+        if archiving.has_archiving(loaded.engine):
             self.wake(loaded)
         elif work is not None:
             # The cursor's records are finished, or the state was reset and the dead letters behind
@@ -279,7 +280,7 @@ class DeadLetters(DeadLetterHooks):
         present = self._share_partitions.find(*work.key)
         if (
             loaded.engine is None
-            or loaded.engine.has_archiving
+            or archiving.has_archiving(loaded.engine)
             or (present is not None and present is not loaded)
         ):
             return
@@ -314,7 +315,7 @@ class DeadLetters(DeadLetterHooks):
             work.ended.clear()
         await self._save_again(work, loaded, engine)
         await self._drop_reasons(work, loaded)
-        letters = engine.take_dead_letters()
+        letters = archiving.take(engine)
         if not letters:
             self._note_room(work, loaded, None, 0)
             return False
@@ -325,9 +326,7 @@ class DeadLetters(DeadLetterHooks):
             else:
                 done = await self._find_written(work, loaded, letters)
         finally:
-            engine.give_back_dead_letters(
-                runs_of(offset for offset, _ in _each(letters) if offset not in done)
-            )
+            archiving.give_back(engine, runs_of(offset for offset, _ in _each(letters) if offset not in done))
         if loaded.gone:
             return False
         if done:
@@ -434,8 +433,8 @@ class DeadLetters(DeadLetterHooks):
         jobs behind them are delivered."""
         work.no_room, work.waiting = no_room, waiting
         engine = loaded.engine
-        if engine is not None and engine.letters_wait != (no_room is not None):
-            engine.letters_wait = no_room is not None
+        if engine is not None and engine.window.letters_wait != (no_room is not None):
+            engine.window.letters_wait = no_room is not None
             loaded.waiters.wake_all()
 
     async def _with_kept(
@@ -459,7 +458,7 @@ class DeadLetters(DeadLetterHooks):
         """Make these records ARCHIVED, in memory at once. Raises KafkaError if that cannot be
         saved."""
         work.ended |= offsets
-        persist = engine.dead_lettered(runs_of(offsets))
+        persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
             error = await self._share_partitions.saving.save(loaded, persist)

@@ -33,6 +33,7 @@ from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, reco
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.schedule_headers import MARK, due_of
 from kbroker.formats.turns import Turn
+from kbroker.share import offers, scanning
 from kbroker.share.effects import Persist
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
@@ -135,7 +136,7 @@ class Expiry:
         schedules, is_first, turn = engine.settings.schedules, True, Turn()
         offsets: list[int] = []
         for number, (base, last, is_control, view, start, end) in enumerate(batches):
-            if is_control or not engine.acquirable_in(base, last):
+            if is_control or not offers.acquirable_in(engine, base, last):
                 continue
             stored = view[start:end]
             times = self._find(loaded.partition, stored, turn, schedules=schedules)
@@ -178,7 +179,7 @@ class Expiry:
         return self._expire(loaded, engine, old)
 
     def _expire(self, loaded: LoadedSharePartition, engine: SharePartition, offsets: Sequence[int]) -> bool:
-        persist = engine.expire_records(offsets) if offsets else None
+        persist = scanning.expire_records(engine, offsets) if offsets else None
         self._save_later(loaded, persist)
         return persist is not None
 
@@ -189,7 +190,7 @@ class Expiry:
         there may be more. Raises KafkaError and StoreFailed."""
         if must_wait(engine):
             return False
-        offset, partition = engine.next_available(), loaded.partition
+        offset, partition = engine.window.next_available(), loaded.partition
         loaded.expires_ms = None
         has_changed = False
         end_offset = loaded.visible.high_watermark
@@ -297,4 +298,6 @@ def must_wait(engine: SharePartition) -> bool:
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:
     """Offsets of the batch whose records have expired and are held by no member."""
-    return [offset for offset in engine.available_in(base, last) if times.of(offset - base) <= horizon_ms]
+    return [
+        offset for offset in engine.window.available_in(base, last) if times.of(offset - base) <= horizon_ms
+    ]

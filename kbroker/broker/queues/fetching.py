@@ -24,6 +24,7 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics, WaitMetrics
 from kbroker.protocol.responses import ShareFetchRow
+from kbroker.share import log_start, offers
 from kbroker.share.effects import ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import TopicPartition
@@ -269,13 +270,13 @@ class ShareFetch:
             if self._empty_rows and place.partition not in self._rows:
                 self._rows[place.partition] = ShareFetchRow(place.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
-                persist = engine.log_start_moved(log_start_offset)
+                persist = log_start.log_start_moved(engine, log_start_offset)
                 self._share_partitions.saving.save_later(loaded, persist)
-            offset = engine.offset_to_acquire()
+            offset = offers.offset_to_acquire(engine)
             if engine.parking is not None:
-                if (persist := engine.parked_below(log_start_offset)) is not None:
+                if (persist := log_start.parked_below(engine, log_start_offset)) is not None:
                     self._share_partitions.saving.save_later(loaded, persist)
-                if engine.parked_ready and (
+                if offers.parked_ready(engine) and (
                     loaded.is_parked_turn or offset is None or offset >= loaded.visible.high_watermark
                 ):
                     parked.append((place.partition, loaded))

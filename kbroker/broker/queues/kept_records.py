@@ -44,6 +44,7 @@ from kbroker.formats.batches import crc_is_valid, stored_records
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.kept_copies import copy_of
 from kbroker.formats.transactions import AbortedTransaction
+from kbroker.share import log_start
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
@@ -188,7 +189,7 @@ class KeptRecords:
             return None
         if parking.has_unsaved:
             await self._saved(loaded, engine, engine.retry_unsaved())
-        look = engine.begin_look()
+        look = log_start.begin_look(engine)
         try:
             parked = await self._parks.parked_from(
                 group_id, key, partition.log_start_offset, RECORDS_A_TURN + 1
@@ -196,7 +197,7 @@ class KeptRecords:
         except BaseException:
             parking.end_look(look)
             raise
-        offsets, stuck_at = engine.leavers(end_offset, RECORDS_A_TURN)
+        offsets, stuck_at = log_start.leavers(engine, end_offset, RECORDS_A_TURN)
         if len(parked) > RECORDS_A_TURN:
             stuck_at = min(stuck_at, parked.pop().offset)
         stuck.pop(group_id, None)
@@ -245,9 +246,13 @@ class KeptRecords:
         engine, loaded = group.engine, group.loaded
         wanted = {offset: records[offset] for offset in group.offsets if offset in records}
         parked = [each for each in group.parked if each.offset in records]
-        await self._saved(loaded, engine, engine.keep_parked(parked, records, group.look) if parked else None)
         await self._saved(
-            loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None
+            loaded, engine, log_start.keep(engine, parked, records, group.look) if parked else None
+        )
+        await self._saved(
+            loaded,
+            engine,
+            log_start.leave(engine, wanted, now_ms=now_ms()) if wanted and not loaded.gone else None,
         )
         self._share_partitions.schedule(loaded)
         loaded.waiters.wake_all()
@@ -327,7 +332,7 @@ class KeptRecords:
         try:
             while not loaded.gone:
                 waiter.rearm()
-                persist = engine.purge_parked(offset)
+                persist = log_start.purge(engine, offset)
                 if persist is not None:
                     if (error := await self._share_partitions.saving.save(loaded, persist)) is not None:
                         raise error

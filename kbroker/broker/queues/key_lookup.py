@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.formats.record_keys import BatchKeys
+from kbroker.share import scanning
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
@@ -49,7 +50,7 @@ class KeyLookup:
         async with self.of(loaded, order):
             found = await self.find(loaded, engine, asked.values())
             if not loaded.gone and engine.key_order is order:
-                engine.keys_found(list(asked), found)
+                scanning.keys_found(engine, list(asked), found)
         return True
 
     async def find(

@@ -17,6 +17,7 @@ from kbroker.broker.queues.sliced_batches import TakenRecords, walk
 from kbroker.broker.queues.sparse_batches import SparseBatches
 from kbroker.errors import KafkaError
 from kbroker.metrics import ShareGroupMetrics
+from kbroker.share import offers
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
@@ -72,7 +73,7 @@ class LoadedSharePartition:
 
     def use(self, engine: SharePartition, settings: ShareSettings) -> None:
         """The group's settings, for the next fetches and locks."""
-        engine.settings = settings
+        engine.use(settings)
         if settings.read_committed is (self.committed is None):
             self.committed = CommittedLog(self.partition) if settings.read_committed else None
             self.visible = self.committed or self.partition
@@ -116,7 +117,7 @@ class Turns(Waiter):
         if loaded.gone or loaded.engine is None or loaded.partition.deleted:
             self.wake_everybody()
             return
-        free = loaded.engine.acquirable(loaded.visible.high_watermark)
+        free = offers.acquirable(loaded.engine, loaded.visible.high_watermark)
         for waiter, room in list(self.order.items()):
             if free <= 0:
                 return

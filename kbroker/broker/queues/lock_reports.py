@@ -20,7 +20,7 @@ import trio
 from kbroker.settings.altering import CONFIGS, BrokerConfig, Scope
 from kbroker.settings.queue import LOCK_MAX, LOCK_MAX_LIMIT_MS
 from kbroker.share.effects import ShareSettings
-from kbroker.share.share_queries import RanOut
+from kbroker.share.statistics import RanOut
 
 logger = logging.getLogger(__name__)
 

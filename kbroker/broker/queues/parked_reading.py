@@ -20,6 +20,7 @@ from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
+from kbroker.share import log_start, scanning
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.parked import Parked
 from kbroker.share.parked_memory import NOWHERE
@@ -74,11 +75,14 @@ class ParkedReading:
         - `must`: prepare it in any case"""
         if engine.parking is None and self.is_possible and (must or waiting or settings.parks):
             engine.parking = Parking(
-                waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
+                waiting,
+                leader_epoch=engine.saves.leader_epoch,
+                life_ahead_ms=self._life_ahead_ms,
+                now_ms=now_ms(),
             )
             engine.parking.kept_from = kept_from
             engine.parking.make_ready(now_ms(), wall_clock_ms())  # It learns the time.
-        engine.keep_order()
+        scanning.keep_order(engine)
 
     async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:
         """The kept bytes of a parked record. Raises KafkaError."""
@@ -138,10 +142,10 @@ class ParkedReading:
         at, is_last = 0, False
         try:
             while not (is_last or loaded.gone or at >= parking.floor):
-                look = engine.begin_look()
+                look = log_start.begin_look(engine)
                 try:
                     found = await self._persister.parked_from(group_id, partition, at, READ_AT_ONCE)
-                    persist = None if loaded.gone else engine.sweep_parked(found, look)
+                    persist = None if loaded.gone else log_start.sweep(engine, found, look)
                 finally:
                     parking.end_look(look)
                 is_last = len(found) < READ_AT_ONCE

@@ -18,6 +18,7 @@ from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.loaded import DeadLetterHooks, LoadedSharePartition
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.makers import maker
+from kbroker.share import offers
 from kbroker.share.effects import Persist, StateBatch
 from kbroker.share.parked import ParkingChange
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
@@ -137,11 +138,11 @@ class Saving:
         # Wake fetches only if they find something. Usually they have reached the log's end, and
         # wait for a producer.
         if loaded.waiters:
-            offset, partition = engine.offset_to_acquire(), loaded.partition
+            offset, partition = offers.offset_to_acquire(engine), loaded.partition
             # The next fetch notices that, and makes room.
             is_behind = engine.start_offset < partition.log_start_offset
             # Freed with its key, or by the locks of others.
-            is_ready = engine.parking is not None and engine.parked_ready > 0
+            is_ready = engine.parking is not None and offers.parked_ready(engine) > 0
             if is_behind or is_ready or (offset is not None and offset < loaded.visible.high_watermark):
                 loaded.waiters.wake_all()
         if persist.archiving:

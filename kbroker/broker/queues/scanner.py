@@ -39,6 +39,7 @@ from kbroker.formats.record_keys import BatchKeys
 from kbroker.formats.schedule_headers import Oddity
 from kbroker.formats.turns import Turn
 from kbroker.seldom import Seldom
+from kbroker.share import log_start, scanning
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
@@ -99,7 +100,7 @@ class Scanner:
         if (
             loaded.scanner is not None
             and loaded.engine is not None
-            and loaded.engine.has_to_scan(loaded.visible.high_watermark)
+            and scanning.has_to_scan(loaded.engine, loaded.visible.high_watermark)
         ):
             loaded.scanner.wake()
 
@@ -150,8 +151,8 @@ class Scanner:
         """False: there is nothing to do for now. Raises KafkaError and StoreFailed."""
         partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
-            self._saving.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
-        persist = engine.park_again(wall_clock_ms())
+            self._saving.save_later(loaded, log_start.log_start_moved(engine, partition.log_start_offset))
+        persist = scanning.park_again(engine, wall_clock_ms())
         if persist is not None:
             await self._save(loaded, persist)
         if engine.key_order is not None:
@@ -163,8 +164,8 @@ class Scanner:
         """Returns the offset to look from next time. `ahead`: where to look now, unless the scan
         has passed it. Raises KafkaError and StoreFailed."""
         partition, settings = loaded.partition, engine.settings
-        while settings.schedules and engine.may_look_ahead() and not loaded.gone:
-            scan_from, end_offset = engine.scan_from(), loaded.visible.high_watermark
+        while settings.schedules and scanning.may_look_ahead(engine) and not loaded.gone:
+            scan_from, end_offset = scanning.scan_from(engine), loaded.visible.high_watermark
             if scan_from is None or end_offset - scan_from < AHEAD_FROM:
                 break
             ahead = max(ahead, scan_from)
@@ -179,9 +180,9 @@ class Scanner:
             found = await trio.to_thread.run_sync(due_now, batches, limiter=_threads)
             ahead = batches[-1][1] + 1
             for first, last in found:
-                if not engine.may_look_ahead():
+                if not scanning.may_look_ahead(engine):
                     return first
-                engine.place_ahead(first, last)
+                scanning.place_ahead(engine, first, last)
             if found:
                 self._schedule(loaded)
                 loaded.waiters.wake_all()
@@ -191,7 +192,7 @@ class Scanner:
         self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
     ) -> bool:
         partition, end_offset = loaded.partition, loaded.visible.high_watermark
-        offset = engine.scan_from()
+        offset = scanning.scan_from(engine)
         if offset is None:
             return False
         views = (
@@ -211,13 +212,13 @@ class Scanner:
             due, hashes, runs = await self._schedules(loaded, batches, engine.settings, known)
             last = min(max(offset, batches[0][0]) + most - 1, batches[-1][1])
             await lookup.ask(engine, hashes, offset, last)
-            if loaded.gone or engine.scan_from() != offset or engine.key_order is not lookup.order:
+            if loaded.gone or scanning.scan_from(engine) != offset or engine.key_order is not lookup.order:
                 return True  # Another task has moved the window meanwhile.
             persist = self._scanned(loaded, engine, offset, last, batches, due, runs, lookup.keys)
         if persist is not None:
             await self._save(loaded, persist)
         # Behind a long hole nothing fits into the window before the SPSO has passed.
-        return engine.scan_from() != offset
+        return scanning.scan_from(engine) != offset
 
     async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         """A change that was not saved may keep a key waiting, and so may parked records whose keys
@@ -232,8 +233,15 @@ class Scanner:
         order = engine.key_order
         if order is None or order.has_learnt:
             return False
-        engine.scanned(
-            offset, (), (), (), now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=Keys({}, {}, order.learn_to)
+        scanning.scanned(
+            engine,
+            offset,
+            (),
+            (),
+            (),
+            now_ms=now_ms(),
+            wall_ms=wall_clock_ms(),
+            keys=Keys({}, {}, order.learn_to),
         )
         loaded.waiters.wake_all()
         return True
@@ -262,8 +270,8 @@ class Scanner:
                 if hole.first_offset <= last
             ]
         scheduled = [each for each in due if offset <= each[0] <= last]
-        persist = engine.scanned(
-            offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
+        persist = scanning.scanned(
+            engine, offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
         )
         if persist is None:
             self._saving.save_later(loaded, engine.save_passed())

@@ -35,6 +35,7 @@ from kbroker.broker.queues.saving import Save, Saving, client_error
 from kbroker.broker.queues.scanner import Scanner
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
+from kbroker.share import archiving
 from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
@@ -42,7 +43,7 @@ from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
 from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
-from kbroker.share.share_queries import RanOut
+from kbroker.share.statistics import RanOut
 
 logger = logging.getLogger(__name__)
 
@@ -362,7 +363,7 @@ class SharePartitions:
         reasons: Mapping[TopicPartition, Mapping[int, Reason]],
     ) -> Persist:
         given = reasons.get(partition, {})
-        if engine.letters_wait:
+        if engine.window.letters_wait:
             given = {offset: shortened(reason, SHORT_REASON_BYTES) for offset, reason in given.items()}
         found = attached(persist, acks, given) if self._persister.keeps_reasons else ()
         if len(found) < len(given):
@@ -386,7 +387,7 @@ class SharePartitions:
         engine = loaded.engine
         assert engine is not None
         end_waits(loaded)
-        if engine.has_dead_letters:
+        if archiving.has_dead_letters(engine):
             self._dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
             self.saving.save_later(loaded, engine.retry_unsaved())

@@ -11,7 +11,7 @@ import trio
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import ShareSettings
-from kbroker.share.share_queries import RanOut
+from kbroker.share.statistics import RanOut
 
 NAME = "kbroker.broker.queues.lock_reports"
 

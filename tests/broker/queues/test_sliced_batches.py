@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -46,6 +47,7 @@ from kbroker.formats.batches import (
     stamp_log_append_time,
 )
 from kbroker.formats.compression import Codec, compress
+from kbroker.share import offers
 from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
 from kbroker.share.record_state import RecordState
 from kbroker.share.share_partition import AcquireMode, SharePartition
@@ -501,23 +503,28 @@ def test_whatever_is_cut_has_been_opened(
         settings, start_offset=start_offset, state_batches=loaded, state_epoch=0, leader_epoch=0
     )
     for room, verdict, known in turns:
-        fetch_offset = engine.next_fetch_offset()
+        fetch_offset = engine.window.next_fetch_offset()
         batches = [batch for batch in read(*_COMPRESSED_LOG) if batch.last_offset >= fetch_offset]
         opener = opener_of(*[_COMPRESSED_LOG[number] for number in sorted(known)])
-        ready, to_open = front_of(batches, room, engine.acquirable_in, opener)
+        ready, to_open = front_of(batches, room, partial(offers.acquirable_in, engine), opener)
         if not ready and batches:
             unopened = batches[to_open]
             assert opener.find(unopened.base_offset, read_header(unopened.view, unopened.start).crc) is None
             assert (
-                sum(engine.acquirable_in(batch.base_offset, batch.last_offset) for batch in batches[:to_open])
+                sum(
+                    offers.acquirable_in(engine, batch.base_offset, batch.last_offset)
+                    for batch in batches[:to_open]
+                )
                 == 0
             )
             opener = opener_of(*_COMPRESSED_LOG)
-            ready, _ = front_of(batches, room, engine.acquirable_in, opener)
+            ready, _ = front_of(batches, room, partial(offers.acquirable_in, engine), opener)
             assert ready == len(batches)
         if not batches:
             break
-        could = sum(engine.acquirable_in(batch.base_offset, batch.last_offset) for batch in batches[:ready])
+        could = sum(
+            offers.acquirable_in(engine, batch.base_offset, batch.last_offset) for batch in batches[:ready]
+        )
         ranges = engine.acquire(
             "m",
             mode=AcquireMode.RECORD_LIMIT,
