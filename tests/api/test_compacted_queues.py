@@ -166,7 +166,7 @@ async def test_a_long_hole(connect: Connect, mode: int, offsets: int, limit: str
         with trio.fail_after(10):
             other = Member(client.another(2), "M2")
             there = await take(other, key, mode, 1)
-        held = len(engine_of(client, key)._window.states)
+        held = len(engine_of(client, key).window.states)
         assert held <= 1 << 20
         await finish(member, key, answer)
         if acquired(there):

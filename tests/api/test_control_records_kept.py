@@ -350,7 +350,7 @@ def write_request(client: Client, key: Key, offset: int) -> WriteRequest:
     assert engine is not None
     return WriteRequest(
         TopicPartition(*key),
-        engine.state_epoch,
+        engine.saves.state_epoch,
         engine.saves.leader_epoch,
         0,
         1,

@@ -142,5 +142,5 @@ async def test_lag_while_a_new_start_offset_is_being_saved(
                 nursery.start_soon(kept.write, "g", [WriteRequest(where, 1, 0, start, 0, [])])
                 await trio.testing.wait_all_tasks_blocked()
                 await kept.read_summary("g", [ReadRequest(where, 0)])
-                assert kept.window.stands_from("g", where, 10) == standing
+                assert kept.stands_from("g", where, 10) == standing
                 held.release()

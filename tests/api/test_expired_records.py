@@ -16,6 +16,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import NO_TIMESTAMP, Record, build_batch
 from kbroker.formats.compression import Codec
+from kbroker.share import offers
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import letters_of, offsets_of, prepare_dead_letters, until
@@ -323,7 +324,7 @@ class TestExpired:
             assert await take(Member(client, "m1"), key, 10) == []
             await until(lambda: parked(client, key) == 1)
             later[0] = HOUR + 60_000
-            await until(lambda: engine_of(client, key).parked_ready == 1)
+            await until(lambda: offers.parked_ready(engine_of(client, key)) == 1)
             later[0] = 2 * HOUR + 60_000
             await until(lambda: offsets_of(letters_of(client)) == [0])
 

@@ -17,6 +17,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Record, build_batch, iter_headers, iter_records
 from kbroker.formats.compression import Codec
 from kbroker.formats.parked_records import ParkedKey, end_of
+from kbroker.share import archiving, log_start
 from kbroker.share.effects import Persist
 from kbroker.share.persister import Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect
@@ -272,7 +273,7 @@ class TestHeld:
             await until(
                 lambda: (
                     not engine_of(client, key).statistics().archiving
-                    or engine_of(client, key).has_dead_letters
+                    or archiving.has_dead_letters(engine_of(client, key))
                 )
             )
             assert await look(client) > 100
@@ -443,7 +444,9 @@ class TestFailures:
         async with connect("segment", LONG_LOCKS) as client:
             assert await lag(client) == 0
 
-    async def test_acknowledged_while_it_leaves(self, connect: Connect, every_engine: str) -> None:
+    async def test_acknowledged_while_it_leaves(
+        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The member's acknowledgement arrives while the record is being kept: it is not
         redelivered, not even after a restart."""
         async with connect(every_engine, LONG_LOCKS) as client:
@@ -452,14 +455,13 @@ class TestFailures:
             worker, others = Member(client, "m1"), Member(client.another(2), "m2")
             await one(worker, key)
             await take(others, key)
-            engine = engine_of(client, key)
-            leave, began = engine.leave_log, trio.Event()
+            leave, began = log_start.leave, trio.Event()
 
-            def leave_log(records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
+            def leave_and_say(*args: object, now_ms: float) -> Persist | None:
                 began.set()
-                return leave(records, now_ms=now_ms)
+                return leave(*args, now_ms=now_ms)
 
-            engine.leave_log = leave_log  # type: ignore[method-assign]
+            monkeypatch.setattr(log_start, "leave", leave_and_say)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(look, client, 1)
                 await began.wait()
