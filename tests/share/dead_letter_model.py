@@ -12,9 +12,8 @@ from __future__ import annotations
 from itertools import groupby
 from random import Random
 
-from kbroker.share import archiving
 from kbroker.share.effects import DeadLetter, DeadLetterCause, Persist, StateBatch
-from kbroker.share.share_partition import SharePartition
+from tests.share.engine import Engine
 
 CAUSES = tuple(DeadLetterCause)
 
@@ -32,15 +31,15 @@ class DeadLetterModel:
 
     def take(
         self,
-        sp: SharePartition,
+        sp: Engine,
         expected: dict[int, tuple[int, DeadLetterCause]],
         saved: dict[int, tuple[int, int]],
     ) -> None:
         """`expected`: delivery count and cause of the ready records. `saved`: the state after a
         crash, as (count, state)."""
-        assert archiving.has_dead_letters(sp) == bool(expected)
-        taken = archiving.take(sp)
-        assert not archiving.has_dead_letters(sp)
+        assert sp.has_dead_letters == bool(expected)
+        taken = sp.take_dead_letters()
+        assert not sp.has_dead_letters
         letters = {
             offset: letter
             for letter in taken
@@ -67,7 +66,7 @@ class DeadLetterModel:
             assert offset in self.owed, "nobody gave it up"
             self.queue[offset] = self.life
 
-    def end(self, sp: SharePartition, rnd: Random) -> tuple[Persist | None, set[int]]:
+    def end(self, sp: Engine, rnd: Random) -> tuple[Persist | None, set[int]]:
         """Report some letters in the queue as done; sometimes also some that the configuration
         excludes."""
         done = [offset for offset in self.in_hand if offset in self.queue]
@@ -77,13 +76,13 @@ class DeadLetterModel:
         self.waived |= ended - self.queue.keys()
         for offset in ended:
             del self.in_hand[offset]
-        return archiving.dead_lettered(sp, runs_of(sorted(ended))), ended
+        return sp.dead_lettered(runs_of(sorted(ended))), ended
 
-    def give_back(self, sp: SharePartition, rnd: Random) -> set[int]:
+    def give_back(self, sp: Engine, rnd: Random) -> set[int]:
         back = set(self._some(rnd, [offset for offset in self.in_hand if offset not in self.queue]))
         for offset in back:
             del self.in_hand[offset]
-        archiving.give_back(sp, runs_of(sorted(back)))
+        sp.give_back_dead_letters(runs_of(sorted(back)))
         return back
 
     def log_start_moved(self, offset: int) -> None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from kbroker.share import scanning
-from kbroker.share.effects import AcquiredRange, ShareSettings
+from kbroker.share.effects import AcquiredRange, Persist, ShareSettings
 from kbroker.share.ordering import Keys
 from kbroker.share.parked import Lane
 from kbroker.share.record_state import BEHIND
@@ -55,17 +54,16 @@ class OrderedWorld(World):
         self._keep_order()
 
     def _keep_order(self) -> None:
-        before = self.sp.key_order
-        scanning.keep_order(self.sp)
-        if self.sp.key_order is not None and self.sp.key_order is not before:
-            self.sp.key_order._look_ahead = self.look_ahead
-            self.was_there = max(0, self.sp.key_order.learn_to + 21 - self.sp.key_order.learn_from)
+        to_learn = self.sp.begin_order(self.look_ahead)
+        if to_learn is not None:
+            self.was_there = max(0, to_learn.stop + 20 - to_learn.start)
 
     def append(self) -> None:
         first = self.log_end
         super().append()
         for offset in range(first, self.log_end):
-            self.keys[offset] = None if self.rnd.random() < 0.1 else self.rnd.randrange(self.kinds)
+            is_null = self.rnd.random() < 0.1 or offset in self.markers
+            self.keys[offset] = None if is_null else self.rnd.randrange(self.kinds)
 
     # ---- look-ups in the store -------------------------------------------------------------------
 
@@ -86,9 +84,9 @@ class OrderedWorld(World):
             self._end_scan()
             return
         self._move_log_start()
-        self._began(scanning.park_again(self.sp, self.wall_ms), {}, None)
+        self._began(self.sp.park_again(self.wall_ms), {}, None)
         self._began(self.sp.retry_unsaved(), {}, None)
-        offset = scanning.scan_from(self.sp)
+        offset = self.sp.scan_from()
         if offset is None:
             return
         size = self.rnd.choice((1, 3, 20))
@@ -103,36 +101,29 @@ class OrderedWorld(World):
             self._end_scan()
 
     def _knows_all(self) -> bool:
-        return self.parking.knows_redeliveries and self.rnd.random() < 0.5
+        return self.sp.knows_redeliveries and self.rnd.random() < 0.5
 
     def _end_scan(self) -> None:
         order = self.sp.key_order
         assert order is not None
         assert self.scanning is not None
         (offset, end, hashes, found), self.scanning = self.scanning, None
-        if scanning.scan_from(self.sp) == offset:
+        if self.sp.scan_from() == offset:
             was_learnt = order.has_learnt
             if found is None:
                 found = self._look_up(set(hashes.values()))
             due = {each: self.jobs[each].scheduled_ms for each in range(offset, end)}
             scheduled = [(each, due_ms) for each, due_ms in due.items() if due_ms > self.wall_ms]
-            batches = [(each, each) for each in range(offset, end)]
+            batches, control = self._read(offset, end)
             keys = Keys(hashes, found, order.learn_to if offset >= self.log_end else end - 1)
             self._began(
-                scanning.scanned(
-                    self.sp,
-                    offset,
-                    batches,
-                    (),
-                    scheduled,
-                    now_ms=self.now_ms,
-                    wall_ms=self.wall_ms,
-                    keys=keys,
+                self.sp.scanned(
+                    offset, batches, control, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms, keys=keys
                 ),
                 {},
                 None,
             )
-            assert scanning.scan_from(self.sp) != offset or was_learnt
+            assert self.sp.scan_from() != offset or was_learnt
         order.end_lookup()
 
     def ask(self) -> None:
@@ -147,9 +138,7 @@ class OrderedWorld(World):
                 self.asking = asked, self._look_up(set(asked.values())) if self.rnd.random() < 0.5 else None
             return
         (asked, found), self.asking = self.asking, None
-        scanning.keys_found(
-            self.sp, list(asked), self._look_up(set(asked.values())) if found is None else found
-        )
+        self.sp.keys_found(list(asked), self._look_up(set(asked.values())) if found is None else found)
         order.end_lookup()
 
     # ---- the promises ----------------------------------------------------------------------------
@@ -166,7 +155,7 @@ class OrderedWorld(World):
         delivered = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
         if self.sp.key_order is not None:
             assert not ranges or self.sp.key_order.has_learnt
-            parked = [self.parking.entries[offset] for offset in delivered if offset in self.parking.entries]
+            parked = [self.sp.entries[offset] for offset in delivered if offset in self.sp.entries]
             # parked before the alteration
             self.excepted.update(entry.offset for entry in parked if entry.key_hash is None)
             for offset in delivered:
@@ -192,6 +181,14 @@ class OrderedWorld(World):
             assert other not in self.begun, f"{offset} although {other} of its key comes back"
             assert is_scheduled or other > offset or job.scheduled_ms > 0, f"{offset} before {other}"
 
+    def _is_saved(self, persist: Persist, said: dict[int, int], holder: str | None) -> None:
+        # A record that was parked although the log's start had passed it holds its key until a
+        # sweep finds it. The order of its key is not kept.
+        below = [change for change in persist.parking if change.parked and change.offset < self.sp.floor]
+        lost = {self.keys[change.offset] for change in below if not change.parked.kept}
+        self.excepted.update(offset for offset, key in self.keys.items() if key in lost)
+        super()._is_saved(persist, said, holder)
+
     def configure(self) -> None:
         super().configure()
         if self.switches and self.rnd.random() < 0.5:
@@ -214,7 +211,7 @@ class OrderedWorld(World):
         codes = self.sp.window.states[self.sp.start_offset - self.sp.window.base :]
         parked = sum(
             entry.code.name == "BEHIND" and entry.offset not in order.asked
-            for entry in self.parking.entries.values()
+            for entry in self.sp.entries.values()
         )
         in_window = sum(
             code == BEHIND
@@ -233,7 +230,7 @@ class OrderedWorld(World):
         """Records that wait for others, up to the bound, are in memory as well as those due
         next."""
         return super().most_in_memory() + sum(
-            entry.code.name == "BEHIND" for entry in self.parking.entries.values()
+            entry.code.name == "BEHIND" for entry in self.sp.entries.values()
         )
 
     def drain(self) -> None:

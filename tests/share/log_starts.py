@@ -3,34 +3,18 @@ first."""
 
 from __future__ import annotations
 
-from random import Random
-
-from kbroker.share import log_start
-from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_keeping import Look
-from kbroker.share.parking import Parking
-from kbroker.share.share_partition import SharePartition
-from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
+from tests.share.parked_store import READ_AT_ONCE, record_of
+from tests.share.parked_writes import ParkedWrites
 
 
-class LogStarts:
+class LogStarts(ParkedWrites):
     """See World."""
 
-    rnd: Random
-    now_ms: float
-    log_start: int
-    log_end: int
     moved_ever: int
-    jobs: dict[int, Job]
-    store: Store
-    parking: Parking
-    sp: SharePartition
     sweeps: list[tuple[list[Parked], Look]]
     keeping: tuple[list[Parked], Look] | None
-
-    def _began(self, persist: Persist | None, said: dict[int, int], holder: str | None) -> None:
-        raise NotImplementedError
 
     def trim(self) -> None:
         """Retention removes records that are not kept."""
@@ -41,7 +25,7 @@ class LogStarts:
         """A client deletes records."""
         if self.rnd.random() < 0.5:
             self.trim()
-            self._began(log_start.purge(self.sp, self.log_start), {}, None)
+            self._began(self.sp.purge_parked(self.log_start), {}, None)
             for offset in range(self.log_start):
                 self.jobs[offset].gone, self.jobs[offset].member = True, None
 
@@ -59,49 +43,49 @@ class LogStarts:
         """Records of the window are parked and kept; some of them have changed since that
         decision."""
         end_offset = self.rnd.randint(self.log_start, self.log_end)
-        found, stuck_at = log_start.leavers(self.sp, end_offset, self.rnd.choice((1, 4, 40)))
+        found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
         assert stuck_at <= end_offset
         assert all(offset < stuck_at for offset in found)
         offsets = {
             offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start
         }
-        before = self.parking.waiting
-        persist = log_start.leave(
-            self.sp, {offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms
+        before = self.sp.waiting
+        persist = self.sp.leave_log(
+            {offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms
         )
-        assert (persist is None) == (self.parking.waiting == before)
-        assert self.parking.waiting - before >= len(offsets.intersection(found))
-        self.moved_ever += self.parking.waiting - before
-        for offset in offsets.intersection(self.parking.entries):
+        assert (persist is None) == (self.sp.waiting == before)
+        assert self.sp.waiting - before >= len(offsets.intersection(found))
+        self.moved_ever += self.sp.waiting - before
+        for offset in offsets.intersection(self.sp.entries):
             self.jobs[offset].was_moved = True
         self._began(persist, {}, None)
 
     def keep(self) -> None:
         """Begin to keep parked records, or finish it: the store was read in between."""
         if self.keeping is None:
-            look = log_start.begin_look(self.sp)
+            look = self.sp.begin_look()
             self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
         else:
             found, look = self.keeping
             found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
             self._began(
-                log_start.keep(self.sp, found, {each.offset: record_of(each.offset) for each in found}, look),
+                self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look),
                 {},
                 None,
             )
-            self.parking.end_look(look)
+            self.sp.end_look(look)
             self.keeping = None
 
     def _move_log_start(self) -> None:
         """A fetch notices the move first."""
         if self.sp.start_offset < self.log_start:
-            self._began(log_start.log_start_moved(self.sp, self.log_start), {}, None)
+            self._began(self.sp.log_start_moved(self.log_start), {}, None)
         for offset in range(self.log_start):
-            entry, job = self.parking.entries.get(offset), self.jobs[offset]
+            entry, job = self.sp.entries.get(offset), self.jobs[offset]
             if entry is None:
                 is_parked = offset in self.store.offsets
                 stays = self.store.keeps(offset) if is_parked else self.store.is_final(offset)
-                stays = stays and offset not in self.parking._ghosts
+                stays = stays and offset not in self.sp.ghosts
             else:
                 stays = entry.kept
             if not (stays or job.gone):
@@ -109,22 +93,22 @@ class LogStarts:
                 job.may_be_kept = (
                     entry is not None and entry.code.name == "PENDING" and entry.record is not None
                 )
-        self._began(log_start.parked_below(self.sp, self.log_start), {}, None)
+        self._began(self.sp.parked_below(self.log_start), {}, None)
 
     def sweep(self) -> None:
         """Read parked records below the log's start, and drop them some time later."""
         if self.sweeps and self.rnd.random() < 0.7:
             found, look = self.sweeps.pop()
-            self._began(log_start.sweep(self.sp, found, look), {}, None)
-            self.parking.end_look(look)
-        if not self.parking.needs_sweep:
+            self._began(self.sp.sweep_parked(found, look), {}, None)
+            self.sp.end_look(look)
+        if not self.sp.needs_sweep:
             return
-        self.parking.needs_sweep = False
+        self.sp.begin_sweep()
         at = 0
         while found := [
             self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at
         ][:READ_AT_ONCE]:
-            self.sweeps.append((found, log_start.begin_look(self.sp)))
+            self.sweeps.append((found, self.sp.begin_look()))
             at = found[-1].offset + 1
-            if at > self.parking.floor:
+            if at > self.sp.floor:
                 break

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from kbroker.share import archiving, offers, scanning
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane
-from kbroker.share.parking import Parking
-from kbroker.share.record_state import HOLE
-from kbroker.share.share_partition import SharePartition
+from tests.share.engine import Engine
 from tests.share.parked_store import Job, Store
 
 MEMBERS = ("a", "b", "c")
@@ -18,8 +15,7 @@ class ParkedChecks:
     """Checks the state of the engine and of the store after each command."""
 
     settings: ShareSettings
-    sp: SharePartition
-    parking: Parking
+    sp: Engine
     held: HeldRecords
     store: Store
     jobs: dict[int, Job]
@@ -44,7 +40,7 @@ class ParkedChecks:
             if holder is not None:
                 counted[holder] = counted.get(holder, 0) + len(said)
         assert self.held.counts() == counted
-        assert len(self.parking.entries) <= self.most_in_memory()
+        assert len(self.sp.entries) <= self.most_in_memory()
 
     def most_in_memory(self) -> int:
         return (
@@ -58,29 +54,29 @@ class ParkedChecks:
 
     def _is_seen(self, offset: int) -> bool:
         """The engine knows that the log's start has not passed it."""
-        return offset >= self.log_start or offset in self.parking.entries
+        return offset >= self.log_start or offset in self.sp.entries
 
     def _check_store(self) -> None:
         """When no write is under way."""
         store = self.store
-        assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
+        assert store.waiting == len(store.offsets) == len(store.places) == self.sp.waiting
         assert sorted(store.offsets.values()) == sorted(store.places)
         kept = {offset for offset in store.offsets if store.keeps(offset)}
         assert kept.issuperset(store.records)
         assert all(self.jobs[offset].may_be_over for offset in kept.difference(store.records))
 
     def is_empty(self) -> bool:
-        offset = offers.offset_to_acquire(self.sp)
+        offset = self.sp.offset_to_acquire()
         is_read = offset is None or offset >= self.log_end
         if self.settings.scans:
-            scan_from = scanning.scan_from(self.sp)
+            scan_from = self.sp.scan_from()
             is_read = is_read and (scan_from is None or scan_from >= self.log_end)
         return (
             is_read
             and not self.writes
-            and not self.parking.waiting
+            and not self.sp.waiting
             and self.sp.is_settled
-            and not archiving.has_archiving(self.sp)
+            and not self.sp.has_archiving
         )
 
     def _holdings(self) -> list[tuple[int, str]]:
@@ -93,7 +89,7 @@ class ParkedChecks:
         ]
         return held + [
             (entry.offset, str(entry.member_id))
-            for entry in self.parking.entries.values()
+            for entry in self.sp.entries.values()
             if entry.code.name == "HELD"
         ]
 
@@ -102,25 +98,9 @@ class ParkedChecks:
         saving = sum(len(said) for _, said, holder in self.writes if holder is not None)
         return len(self._holdings()) + saving
 
-    def _deadline_of(self, offset: int) -> float:
-        if offset in self.parking.entries:
-            return self.parking.entries[offset].deadline_ms
-        window = self.sp.window
-        return window.locks.by_number[window.lock_numbers[offset - window.base]].deadline_ms
-
     def _is_saved_as_archiving(self, offset: int) -> bool:
         if offset in self.store.offsets:
             return self.store.offsets[offset].lane is Lane.ARCHIVING
         return any(
             b.first_offset <= offset <= b.last_offset and b.state in (3, 4) for b in self.store.batches
-        )
-
-    def _is_hole(self, offset: int) -> bool:
-        """It has not been read yet, while offsets after it have: acknowledgements of it are
-        skipped, as those of holes in the log."""
-        window = self.sp.window
-        return (
-            bool(window.states)
-            and window.start_offset <= offset <= window.end_offset
-            and window.states[offset - window.base] == HOLE
         )

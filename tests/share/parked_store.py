@@ -25,6 +25,7 @@ class Store:
     places: dict[Place, Parked] = field(default_factory=dict)
     offsets: dict[int, Place] = field(default_factory=dict)
     waiting: int = 0
+    complete: int = 0
     records: dict[int, bytes] = field(default_factory=dict)
 
     def keep_parked(self, persist: Persist) -> None:
@@ -47,6 +48,7 @@ class Store:
 
     def keep_state(self, persist: Persist) -> None:
         self.start = max(self.start, persist.start_offset)
+        self.complete = persist.delivery_complete_count
         self.batches = combine(self.batches, persist.batches, self.start)
 
     def keeps(self, offset: int) -> bool:
@@ -55,6 +57,19 @@ class Store:
     def is_final(self, offset: int) -> bool:
         return offset < self.start or any(
             b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches
+        )
+
+    def cut(self, end_offset: int, log_start: int) -> None:
+        """A load after a power cut drops the state of records that the log has lost."""
+        for offset, place in list(self.offsets.items()):
+            if offset >= end_offset or (offset < log_start and not self.keeps(offset)):
+                del self.offsets[offset], self.places[place]
+                self.records.pop(offset, None)
+        self.waiting, self.start = len(self.offsets), min(self.start, end_offset)
+        self.batches = tuple(
+            batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
+            for batch in self.batches
+            if batch.first_offset < end_offset
         )
 
     def load(self) -> None:

@@ -16,46 +16,52 @@ The checker knows only the promises:
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share import archiving, log_start, offers, scanning
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.parked_keeping import Look
-from kbroker.share.parked_memory import NOWHERE
-from kbroker.share.parking import Parking
 from kbroker.share.redelivery import Redelivery
-from kbroker.share.share_partition import AcquireMode, SharePartition
-from tests.share.log_starts import LogStarts
+from kbroker.share.share_partition import AcquireMode
+from tests.share.engine import Engine
 from tests.share.parked_checks import MEMBERS, ParkedChecks
-from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
+from tests.share.parked_log import ParkedLog
+from tests.share.parked_store import Job, Store, record_of
+from tests.share.parked_writes import ENDED, EXHAUSTED, EXPIRED
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 LOCK_MS = 100
-PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
-_EXPIRED, _EXHAUSTED = -1, -2
-"""Join the acknowledge types as the content of a write. The latter: released at the limit."""
+PARK_FROM_MS = 50
 
 
-class World(ParkedChecks, LogStarts):
+class World(ParkedChecks, ParkedLog):
+    jitter = 0.0
+
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.two_stores = rnd.random() < 0.5
         self.failures = rnd.choice((0.0, 0.1, 0.4))
         self.settings = self.first_settings(rnd)
-        self.alters_limit = rnd.random() < 0.4
+        self.alters_limit, self.alters_queue = rnd.random() < 0.4, rnd.random() < 0.3
+        self.batched = rnd.random() < 0.3
+        self.markers: dict[int, bool] = {}
+        self.bases: list[int] = []
+        self.planned: tuple[str, list[int], list[int]] | None = None
         self.lowest_limit = self.settings.delivery_count_limit
         self.wall_ahead_ms = LIFE_AHEAD_MS
         self.latest_wall_ms: float = 0
         self.now_ms = 0.0
         self.log_start = self.log_end = self.life = 0
         self.jobs: dict[int, Job] = {}
-        self.store = Store(0)
+        self.store = self.first_store()
         self.writes: list[tuple[Persist, dict[int, int], str | None]] = []
         self.dead_letters: dict[int, int] = {}
         self.in_hand: dict[int, int] = {}
@@ -63,6 +69,7 @@ class World(ParkedChecks, LogStarts):
         self.sweeps: list[tuple[list[Parked], Look]] = []
         self.keeping: tuple[list[Parked], Look] | None = None
         self.revived: set[int] = set()
+        self.seen = Counter[str]()
         self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = (
             self.kept_delivered
         ) = self.exhausted_ever = 0
@@ -75,7 +82,7 @@ class World(ParkedChecks, LogStarts):
             lock_duration_ms=LOCK_MS,
             max_record_locks=rnd.choice((6, 30)),
             dead_letter_queue=rnd.random() < 0.7,
-            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, 0),
+            redelivery=Redelivery(rnd.choice((30, 60, 300)), 2, 600, self.jitter),
             lock_max_ms=rnd.choice((0, 250)),
             park_from_ms=PARK_FROM_MS,
             scans=rnd.random() < 0.5,
@@ -92,142 +99,124 @@ class World(ParkedChecks, LogStarts):
             if job.gone and self.store.keeps(offset):  # A failed write has kept it, or not removed it.
                 job.gone = False
                 self.revived.add(offset)
-        self.sp = SharePartition.load(
-            self.settings,
-            start_offset=self.store.start,
-            state_batches=self.store.batches,
-            state_epoch=0,
-            leader_epoch=self.life,
-        )
-        self.parking = Parking(
-            self.store.waiting, leader_epoch=self.life, life_ahead_ms=LIFE_AHEAD_MS, now_ms=self.now_ms
-        )
-        for order in self.parking._orders.values():
-            if order.lane is not Lane.ARCHIVING:
-                order.few, order.many = 2, 5
-        self.parking.kept_from = min(
-            (offset for offset in self.store.offsets if self.store.keeps(offset)), default=NOWHERE
-        )
-        self.sp.parking = self.parking
+        self.sp = self.engine()
         self.held = HeldRecords()
         self.sp.count_held(self.held)
         self._take_writes_anyway()
 
+    def first_store(self) -> Store:
+        return Store(0)
+
+    def engine(self) -> Engine:
+        return Engine(self.settings, self.store, **self._times())
+
+    def _times(self) -> dict[str, Any]:
+        return {"leader_epoch": self.life, "now_ms": self.now_ms, "life_ahead_ms": self.wall_ahead_ms}
+
     # ---- commands --------------------------------------------------------------------------------
 
-    def append(self) -> None:
-        for _ in range(self.rnd.randint(1, 8)):
-            job = self.jobs[self.log_end] = Job()
-            self.log_end += 1
-            if self.settings.scans and self.rnd.random() < 0.5:
-                job.scheduled_ms = int(self.wall_ms) + self.rnd.choice((10, 40, 60, 300, 900))
+    def respond(self) -> None:
+        """One response with records of the window and parked ones, in either order."""
+        member, fetches = self.rnd.choice(MEMBERS), [self.fetch, self.fetch_parked]
+        self.rnd.shuffle(fetches)
+        fetches[1](member, follows=fetches[0](member))
 
-    @property
-    def wall_ms(self) -> float:
-        return self.now_ms + self.wall_ahead_ms
-
-    def step_clock(self) -> None:
-        """The wall clock is set."""
-        self.wall_ahead_ms += self.rnd.choice((-400, -50, 50, 400))
-        self._look_at_the_clock()
-
-    def _look_at_the_clock(self) -> None:
-        self.latest_wall_ms = max(self.latest_wall_ms, self.wall_ms)
-
-    def _was_due(self, job: Job) -> bool:
-        """At some moment of this life."""
-        return not self.settings.scans or job.scheduled_ms <= self.latest_wall_ms
-
-    def scan(self) -> None:
-        if not self.settings.scans:
-            return
-        self._move_log_start()
-        self._began(scanning.park_again(self.sp, self.wall_ms), {}, None)
-        offset = scanning.scan_from(self.sp)
-        if offset is None or offset >= self.log_end:
-            return
-        end = min(self.log_end, offset + self.rnd.choice((1, 3, 20)))
-        due = {each: self.jobs[each].scheduled_ms for each in range(offset, end)}
-        scheduled = [(each, due_ms) for each, due_ms in due.items() if due_ms > self.wall_ms]
-        batches = [(each, each) for each in range(offset, end)]
-        times = {"now_ms": self.now_ms, "wall_ms": self.wall_ms}
-        persist = scanning.scanned(self.sp, offset, batches, (), scheduled, **times)
-        assert scanning.scan_from(self.sp) != offset
-        self._began(persist, {}, None)
-
-    def scan_ahead(self) -> None:
-        """Find records further on to be unscheduled, or due."""
-        offset = (
-            scanning.scan_from(self.sp) if self.settings.scans and scanning.may_look_ahead(self.sp) else None
-        )
-        if offset is None or offset >= self.log_end:
-            return
-        first = self.rnd.randrange(offset, self.log_end)
-        last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
-        if all(self.jobs[each].scheduled_ms <= self.wall_ms for each in range(first, last + 1)):
-            scanning.place_ahead(self.sp, first, last)
-
-    def fetch(self, member: str | None = None) -> None:
+    def fetch(self, member: str | None = None, follows: int = 0) -> int:
+        """How many records the member got."""
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
-        offset = offers.offset_to_acquire(self.sp)
+        offset = self.sp.offset_to_acquire()
         if offset is None or offset >= self.log_end:
-            return
+            return 0
+        batches, control = self._read(offset)
         ranges = self.sp.acquire(
             member,
-            mode=AcquireMode.RECORD_LIMIT,
+            mode=AcquireMode.BATCH_OPTIMIZED if self.batched else AcquireMode.RECORD_LIMIT,
             batch_size=1,
             max_records=self.rnd.choice((1, 2, 5)),
             fetch_offset=offset,
-            batches=[(each, each) for each in range(offset, self.log_end)],
+            batches=batches,
+            control=control,
             now_ms=self.now_ms,
+            follows=follows if self.settings.is_queue else 0,
         )
         self._save_given_up()
         self._delivered(member, ranges)
+        return size_of(ranges)
 
     def _save_given_up(self) -> bool:
         """Records that have reached a lowered delivery limit, instead of being delivered."""
-        has_given_up = self.sp.saves.has_given_up
+        has_given_up = self.sp.has_given_up
         assert not has_given_up or (self.alters_limit and self.settings.is_queue)
         persist = self.sp.save_passed()
-        assert (persist is None) == (not has_given_up)
+        assert (persist is None) == (not has_given_up) or self.markers
         self._began(persist, {}, None)
         return has_given_up
 
-    def fetch_parked(self, member: str | None = None) -> None:
+    def plan(self) -> None:
+        """A fetch chooses parked records, reads the log, and acquires what it can still have. Begin
+        that, or end it: compaction may have removed a record meanwhile."""
+        if self.planned is None:
+            turn = self.sp.in_turn(self.rnd.choice((1, 1, 3)))
+            if turn:
+                self.planned = self.rnd.choice(MEMBERS), turn, [self.jobs[offset].count for offset in turn]
+            return
+        (member, turn, counts), self.planned = self.planned, None
+        self._move_log_start()
+        self._drop_lost()
+        lost = [each for each in turn if self.rnd.random() < 0.1 and self.sp.is_ready(each)]
+        for offset in lost:
+            self.jobs[offset].gone = self.jobs[offset].may_be_kept = True
+        self.seen["record lost in the log during a plan"] += len(lost)
+        self._began(self.sp.parked_lost(lost), {}, None)
+        left = [each for each in turn if each not in lost]
+        chosen = zip(turn, counts, strict=True)
+        again = [self.sp.is_ready(each) and self.jobs[each].count > count for each, count in chosen]
+        self.seen["record released during a plan"] += sum(again)
+        if left:
+            self._acquire_parked(member, left, self.rnd.choice((0, 0, 1)))
+
+    def fetch_parked(self, member: str | None = None, follows: int = 0) -> int:
+        """How many records the member got."""
         self._move_log_start()
         member = member or self.rnd.choice(MEMBERS)
         self._drop_lost()
-        turn = self.parking.in_turn(self.rnd.choice((1, 2, 5)))
-        ready = offers.parked_ready(self.sp)
-        exhausted = self.sp.statistics().exhausted
-        ranges = self.sp.acquire_parked(member, turn, now_ms=self.now_ms)
-        self.exhausted_ever += self.sp.statistics().exhausted - exhausted
-        has_given_up = self._save_given_up()
-        assert bool(ranges) == (bool(turn) and ready > 0) or has_given_up
+        turn = self.sp.in_turn(self.rnd.choice((1, 2, 5)))
+        ready = self.sp.parked_ready
+        ranges, has_given_up = self._acquire_parked(member, turn, follows)
+        assert bool(ranges) == (bool(turn) and ready > 0) or has_given_up or follows
         assert not ranges or ranges[0].first_offset <= turn[0] or len(turn) > 1
         is_full = self._locked() >= self.settings.max_record_locks
-        assert ranges or has_given_up or not turn or is_full or not self.sp.has_learnt_keys, (
+        assert ranges or has_given_up or follows or not turn or is_full or not self.sp.has_learnt_keys, (
             "a due record is refused by the number of locks only"
         )
-        self.parked_delivered += sum(last - first + 1 for first, last, _ in ranges)
+        return size_of(ranges)
+
+    def _acquire_parked(self, member: str, turn: list[int], follows: int) -> tuple[list[AcquiredRange], bool]:
+        exhausted = self.sp.statistics().exhausted
+        ranges = self.sp.acquire_parked(
+            member, turn, now_ms=self.now_ms, follows=follows if self.settings.is_queue else 0
+        )
+        self.exhausted_ever += self.sp.statistics().exhausted - exhausted
+        has_given_up = self._save_given_up()
+        self.parked_delivered += size_of(ranges)
         for first, last, _ in ranges:
             for offset in range(first, min(last + 1, self.log_start)):
                 assert self.store.keeps(offset), f"{offset} is in the log no more"
                 assert self.store.records[offset] == record_of(offset)
                 self.kept_delivered += 1
         self._delivered(member, ranges)
+        return ranges, has_given_up
 
     def _drop_lost(self) -> None:
         """A record whose accept was in a failed write may no longer be kept, although the member
         got an error."""
-        lost = [
-            each for each in self.parking._ready if each < self.log_start and each not in self.store.records
-        ]
+        ready = self.sp.in_turn(1 << 30)
+        lost = [each for each in ready if each < self.log_start and each not in self.store.records]
         for offset in lost:
             assert self.jobs[offset].may_be_over, f"{offset} is kept nowhere"
             self.jobs[offset].gone = True
-        self._began(log_start.lost(self.sp, lost), {}, None)
+        self._began(self.sp.parked_lost(lost), {}, None)
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
         limit, is_queue = self.settings.delivery_count_limit, self.settings.is_queue
@@ -250,8 +239,9 @@ class World(ParkedChecks, LogStarts):
                     f"{offset}: delivery {count} after {job.count}"
                 )
                 job.count = job.least_count = count
-                job.member, job.deadline_ms, job.answered = member, self.now_ms + LOCK_MS, False
-        assert not ranges or self._locked() <= self.settings.max_record_locks
+                job.member, job.answered = member, False
+                job.deadline_ms = self.now_ms + self.settings.lock_duration_ms
+        assert not ranges or self.batched or self._locked() <= self.settings.max_record_locks
 
     def acknowledge(self) -> None:
         member = self.rnd.choice(MEMBERS)
@@ -279,7 +269,7 @@ class World(ParkedChecks, LogStarts):
         strange = [
             each
             for each in others
-            if not (self.jobs[each].gone or self._is_hole(each))
+            if not (self.jobs[each].gone or self.sp.is_hole(each))
             and (each >= self.log_start or self.store.keeps(each))
         ]
         try:
@@ -290,9 +280,8 @@ class World(ParkedChecks, LogStarts):
             refused = ErrorCode.none
         if refused is not ErrorCode.none:
             assert others, "a member may acknowledge what it holds"
-            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(
-                self.parking.kept_from, self.parking.floor
-            )
+            lowest = min(self.sp.kept_from, self.sp.floor)
+            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= lowest
             assert strange or is_known, "what is below the log's start is skipped"
             for job in [self.jobs[each] for each, ack_type in types.items() if ack_type != RENEW]:
                 job.answered |= job.member == member and self.settings.lock_max_ms > 0
@@ -304,8 +293,10 @@ class World(ParkedChecks, LogStarts):
             if job.member != member:
                 continue  # below the log's start: skipped silently
             if ack_type == RENEW:
-                job.deadline_ms, job.answered = self.now_ms + LOCK_MS, False
+                job.deadline_ms, job.answered = self.now_ms + self.settings.lock_duration_ms, False
             else:
+                if ack_type == REJECT and not self.settings.dead_letter_queue:
+                    ack_type = GAP
                 said[offset] = ack_type if ack_type != RELEASE else self._released(job)
                 job.member = "saving"
                 if ack_type == RELEASE:
@@ -313,18 +304,19 @@ class World(ParkedChecks, LogStarts):
         self._began(persist, said, member)
 
     def _released(self, job: Job) -> int:
-        return RELEASE if job.count < self.settings.delivery_count_limit else _EXHAUSTED
+        if job.count < self.settings.delivery_count_limit:
+            return RELEASE
+        return EXHAUSTED if self.settings.dead_letter_queue else ENDED
 
     def give_up(self) -> None:
         """Records exceed their time to live: those that are neither held nor waiting are no longer
         delivered."""
         self._move_log_start()
         chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
-        free = {*self.sp.window.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)}
-        free &= set(chosen)
-        in_window = {offset for offset in free if not self.parking.is_ready(offset)}
+        free = {*self.sp.available_in(self.log_start, self.log_end), *self.sp.in_turn(1 << 30)} & set(chosen)
+        in_window = {offset for offset in free if not self.sp.is_ready(offset)}
         before = self.sp.statistics().expired
-        persist = scanning.expire_records(self.sp, chosen)
+        persist = self.sp.expire_records(chosen)
         assert self.sp.statistics().expired - before == len(free)
         assert (persist is None) == (not free)
         for offset in free:
@@ -332,7 +324,7 @@ class World(ParkedChecks, LogStarts):
             self.jobs[offset].expired = True
             self.expired_ever += 1
         has_queue = self.settings.dead_letter_queue
-        self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
+        self._began(persist, dict.fromkeys(in_window, EXPIRED) if has_queue else {}, None)
 
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
@@ -340,26 +332,29 @@ class World(ParkedChecks, LogStarts):
 
     def configure(self) -> None:
         """Settings are altered: waiting records keep their due times."""
-        rnd = self.rnd
+        rnd, waits = self.rnd, ((30, 2, 600), (60, 1, 60), (300, 2, 600))
         self.settings = replace(
             self.settings,
-            redelivery=rnd.choice(
-                (None, Redelivery(30, 2, 600, 0), Redelivery(60, 1, 60, 0), Redelivery(300, 2, 600, 0))
-            ),
+            redelivery=rnd.choice((None, *(Redelivery(*each, self.jitter) for each in waits))),
             park_from_ms=rnd.choice((None, PARK_FROM_MS, PARK_FROM_MS)),
             max_record_locks=rnd.choice((6, 30)),
             limits_undecided=rnd.random() < 0.5,
             lock_max_ms=rnd.choice((0, 250)),
+            lock_duration_ms=rnd.choice((LOCK_MS, LOCK_MS, 40)),
         )
+        if self.alters_queue:
+            has_queue, is_queue = rnd.random() < 0.7, rnd.random() < 0.8
+            self.settings = replace(self.settings, dead_letter_queue=has_queue, is_queue=is_queue)
+        self.sp.let_letters_wait(rnd.random() < 0.2)
         if self.alters_limit:
             limit = rnd.choice((2, 3, 6))
             self.settings = replace(self.settings, delivery_count_limit=limit)
             self.lowest_limit = min(limit, self.lowest_limit)
         self.sp.use(self.settings)
 
-    def release(self) -> None:
-        member = self.rnd.choice(MEMBERS)
-        in_order = self.rnd.random() < 0.5
+    def release(self, member: str | None = None, *, in_order: bool | None = None) -> None:
+        member = member or self.rnd.choice(MEMBERS)
+        in_order = self.rnd.random() < 0.5 if in_order is None else in_order
         for offset in [each for each, holder in self._holdings() if holder == member]:
             job = self.jobs[offset]
             if job.gone:  # It was kept after all, and the save of its acknowledgement failed.
@@ -396,7 +391,7 @@ class World(ParkedChecks, LogStarts):
             if offset in held:
                 assert not job.answered, "its holder works on it no more"
                 # renewed; the other model checks by how much
-                job.deadline_ms = self._deadline_of(offset)
+                job.deadline_ms = self.sp.deadline_of(offset)
                 prolonged -= 1
                 continue
             job.member = None
@@ -411,145 +406,20 @@ class World(ParkedChecks, LogStarts):
         if self.reads and self.rnd.random() < 0.7:
             lane, found, after = self.reads.pop()
             if self.rnd.random() < 0.05:
-                self.parking.fail_read(lane)
+                self.sp.fail_read(lane)
                 return
             shown = self.store.read(lane, after) if found is None else found
-            self.parking.end_read(lane, shown, self.settings, lambda _: False, READ_AT_ONCE)
+            lost = {each.offset for each in shown if self.rnd.random() < 0.02}
+            self.sp.end_read(lane, shown, self.settings, lambda parked: parked.offset in lost)
+            for offset in lost.intersection(self.sp.ghosts):
+                self.jobs[offset].gone = self.jobs[offset].may_be_kept = True
             return
-        wanted = self.parking.begin_read()
+        wanted = self.sp.begin_read()
         if wanted is not None:
             lane, after = wanted
             self.reads.append(
                 (lane, self.store.read(lane, after) if self.rnd.random() < 0.5 else None, after)
             )
-
-    # ---- saving ----------------------------------------------------------------------------------
-
-    def _began(self, persist: Persist | None, said: dict[int, int], holder: str | None) -> None:
-        if persist is None:
-            assert not said
-            return
-        self.parked_ever += sum(change.parked is not None for change in persist.parking)
-        self.writes.append((persist, said, holder))
-
-    def settle(self) -> None:
-        if not self.writes:
-            return
-        if self.rnd.random() >= self.failures:
-            persist, said, _ = self.writes.pop(0)
-            self._keep(persist)
-            self.sp.persisted(persist.token)
-            self._succeeded(said)
-            return
-        failed, self.writes = self.writes, []  # and everything after it
-        if self.two_stores and self.rnd.random() < 0.5:
-            self.store.keep_parked(failed[0][0])
-        for persist, said, holder in failed:
-            self.sp.persist_failed(persist.token, now_ms=self.now_ms)
-            for offset, ack_type in said.items():
-                job = self.jobs[offset]
-                job.may_be_over = job.may_be_over or ack_type not in (RELEASE, _EXHAUSTED)
-                if job.gone:
-                    job.member = None
-                elif ack_type == _EXPIRED:
-                    job.expired, job.came_back = False, True
-                elif job.deadline_ms > self.now_ms:
-                    job.member, job.due_ms, job.answered = holder, 0, self.settings.lock_max_ms > 0
-                else:
-                    job.member = None
-                    drawn_ms = job.due_ms
-                    self._waits(job)
-                    if ack_type == RELEASE:  # It had its wait already, but its lock has expired as well.
-                        job.due_ms = min(job.due_ms, drawn_ms)
-
-    def _keep(self, persist: Persist) -> None:
-        self.store.keep_parked(persist)
-        self.store.keep_state(persist)
-
-    def _keep_some(self, persist: Persist) -> bool:
-        """Of a write under way in a crash; returns whether all of it was kept."""
-        kept = self.rnd.random()
-        if kept < 0.5:
-            self._keep(persist)
-        elif kept < 0.7 and self.two_stores:
-            self.store.keep_parked(persist)
-        return kept < 0.5
-
-    def _succeeded(self, said: dict[int, int]) -> None:
-        for offset, ack_type in said.items():
-            job = self.jobs[offset]
-            job.member = None
-            if ack_type == _EXPIRED:
-                job.given_up = True
-            elif ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
-                job.done = True
-            elif ack_type == REJECT or (ack_type == _EXHAUSTED and self.settings.dead_letter_queue):
-                job.given_up = True
-
-    def crash(self) -> None:
-        """kill -9: the first writes under way were kept, the others were not."""
-        for persist, _, _ in self.writes:
-            if not self._keep_some(persist):
-                break
-        self._forget_life()
-        self._load()
-
-    def unload(self) -> None:
-        """Forget the share-partition and load it again."""
-        if self.sp.is_settled and not self.writes:
-            self._check_store()
-            self._forget_life()
-            self._load()
-
-    def _forget_life(self) -> None:
-        """Promises of an earlier life about times no longer hold, and its unsaved deliveries are
-        lost."""
-        self.life += 1
-        self.in_hand = {}
-        self.latest_wall_ms = self.wall_ms
-        for job in self.jobs.values():
-            job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
-
-    def _take_writes_anyway(self) -> None:
-        """A failed write may be in the store: it may have finished the record."""
-        for offset, job in self.jobs.items():
-            if self.store.is_final(offset) and offset not in self.store.offsets:
-                job.done = job.done or not job.given_up
-            if job.done and offset in self.store.offsets:
-                raise AssertionError(f"{offset} is parked although it is done with")
-
-    # ---- dead letters ----------------------------------------------------------------------------
-
-    def bury(self) -> None:
-        """Take dead letters. Now or the next time, write some of those in hand, finish some, return
-        some. The log's start may pass their records meanwhile."""
-        for letter in archiving.take(self.sp):
-            for offset in range(letter.first_offset, letter.last_offset + 1):
-                job = self.jobs[offset]
-                assert not job.done or offset in self.dead_letters
-                assert job.member is None
-                assert offset not in self.in_hand, "handed out twice"
-                assert self._is_saved_as_archiving(offset), (
-                    f"a crash now would forget that {offset} is to be a dead letter"
-                )
-                self.in_hand[offset] = letter.delivery_count
-        if self.failures and self.rnd.random() < 0.3:
-            return
-        ended, returned = [], []
-        for offset, delivery_count in sorted(self.in_hand.items()):
-            if self.rnd.random() < 0.7:
-                # a writer reads the queue after a crash
-                self.dead_letters.setdefault(offset, delivery_count)
-                self.jobs[offset].given_up = True
-                ended.append((offset, offset))
-            else:
-                returned.append((offset, offset))
-        self.in_hand = {}
-        archiving.give_back(self.sp, returned)
-        if ended:
-            self._began(archiving.dead_lettered(self.sp, ended), {}, None)
-        if self.rnd.random() < 0.5:
-            self._began(self.sp.retry_unsaved(), {}, None)
 
     # ---- checks ----------------------------------------------------------------------------------
 
@@ -584,7 +454,8 @@ class World(ParkedChecks, LogStarts):
             is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
             assert is_over or job.count >= self.lowest_limit, f"{offset} is lost"
             has_letter = job.gone or job.expired or offset in self.dead_letters
-            assert has_letter or job.done or not self.settings.dead_letter_queue or job.may_be_over, (
+            had_queue = self.settings.dead_letter_queue and not self.alters_queue
+            assert has_letter or job.done or not had_queue or job.may_be_over, (
                 f"{offset} reached the limit and has no dead letter"
             )
             assert not job.given_up or job.gone or offset in self.dead_letters, (
@@ -597,4 +468,8 @@ class World(ParkedChecks, LogStarts):
         self._check_store()
         assert not self.store.offsets
         assert not self.store.records
-        assert self.parking.waiting == 0
+        assert self.sp.waiting == 0
+
+
+def size_of(ranges: Iterable[AcquiredRange]) -> int:
+    return sum(last - first + 1 for first, last, _ in ranges)

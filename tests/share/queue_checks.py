@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
-from kbroker.share import archiving
 from kbroker.share.effects import ShareSettings
 from kbroker.share.held import HeldRecords
-from kbroker.share.share_partition import SharePartition
 from tests.share.dead_letter_model import DeadLetterModel
+from tests.share.engine import Engine
 from tests.share.holdings import holdings
 from tests.share.queue_records import (
     ACQUIRED,
@@ -27,7 +26,7 @@ class QueueChecks:
     """The engine and the model agree on everything visible."""
 
     settings: ShareSettings
-    sp: SharePartition
+    sp: Engine
     held: HeldRecords | None
     log: list[tuple[int, int]]
     log_start: int
@@ -66,7 +65,7 @@ class QueueChecks:
         self.start = sp.start_offset
         self.known = {offset: rec for offset, rec in self.known.items() if offset >= self.start}
         assert sp.end_offset == max(self.known, default=self.start)
-        assert sp.window.complete == sum(rec.counts_as_done for rec in self.known.values())
+        assert sp.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
         shown = {
             offset: run for run in holdings(sp) for offset in range(run.first_offset, run.last_offset + 1)
         }
@@ -80,9 +79,9 @@ class QueueChecks:
         statistics = sp.statistics()
         assert statistics.in_flight == self._in_flight() >= self._taken()
         assert statistics.writes_under_way == len(self.writes)
-        letters = [rec for rec in self.known.values() if rec.state == ARCHIVING]
-        assert statistics.archiving == len(letters)
-        self._check_archiving(letters)
+        archiving = [rec for rec in self.known.values() if rec.state == ARCHIVING]
+        assert statistics.archiving == len(archiving)
+        self._check_archiving(archiving)
         self._check_settled()
         assert statistics.waiting == sum(
             rec.state == AVAILABLE and rec.due_ms > 0 for rec in self.known.values()
@@ -97,7 +96,7 @@ class QueueChecks:
 
     def _check_what_is_left(self) -> None:
         """The log's start has moved and the engine has not noticed it."""
-        first_open, gone = self.sp.window.stands_from(self.log_start)
+        first_open, gone = self.sp.stands_from(self.log_start)
         open_offsets = {o for o in self.exists() if o not in self.known or not self.known[o].counts_as_done}
         left = self.log_end - self.log_start - gone
         assert (
@@ -107,17 +106,17 @@ class QueueChecks:
         )
         assert first_open <= min(open_offsets, default=self.log_end)
 
-    def _check_archiving(self, letters: list[Rec]) -> None:
+    def _check_archiving(self, archiving: list[Rec]) -> None:
         sp = self.sp
-        assert archiving.has_dead_letters(sp) == any(rec.is_saved and not rec.is_taken for rec in letters)
-        if archiving.has_unsaved_archiving(sp):
-            assert any(not rec.is_saved for rec in letters)
+        assert sp.has_dead_letters == any(rec.is_saved and not rec.is_taken for rec in archiving)
+        if sp.has_unsaved_archiving:
+            assert any(not rec.is_saved for rec in archiving)
         else:
             assert not self._unsaved_archiving()
-        if letters or any(rec.target == ARCHIVING for rec in self.known.values()):
-            assert archiving.has_archiving(sp)
+        if archiving or any(rec.target == ARCHIVING for rec in self.known.values()):
+            assert sp.has_archiving
             assert not sp.is_settled
-        elif not archiving.has_archiving(sp):
+        elif not sp.has_archiving:
             forgotten = {
                 offset
                 for offset, (_, state) in self.saved.items()

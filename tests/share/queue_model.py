@@ -17,13 +17,14 @@ from random import Random
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share import archiving, log_start, offers
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetterCause, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldRecords
-from kbroker.share.share_partition import AcquireMode, SharePartition
+from kbroker.share.share_partition import AcquireMode
 from kbroker.share.state_batches import combine
 from tests.share.dead_letter_model import DeadLetterModel, by_offset
+from tests.share.engine import Engine
 from tests.share.holdings import holdings
+from tests.share.parked_store import Store
 from tests.share.queue_checks import QueueChecks
 from tests.share.queue_driver import ACCEPT, REJECT, RELEASE, RENEW
 from tests.share.queue_records import (
@@ -77,13 +78,7 @@ class CheckedQueue(QueueChecks):
         self._load()
 
     def _load(self) -> None:
-        self.sp = SharePartition.load(
-            self.settings,
-            start_offset=self.saved_start,
-            state_batches=self.saved_batches,
-            state_epoch=0,
-            leader_epoch=0,
-        )
+        self.sp = self.engine()
         self.start = self.saved_start
         self.known = {offset: Rec(state, count) for offset, (count, state) in self.saved.items()}
         self.known_saved, self.ghosts = dict(self.saved), {}
@@ -103,6 +98,9 @@ class CheckedQueue(QueueChecks):
         self.held = HeldRecords() if self.rnd.random() < 0.7 else None
         self.sp.count_held(self.held)
         self.check(settled=True)
+
+    def engine(self) -> Engine:
+        return Engine(self.settings, Store(self.saved_start, self.saved_batches), parks=False)
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -124,7 +122,7 @@ class CheckedQueue(QueueChecks):
             self._move_log_start()
 
     def _move_log_start(self) -> None:
-        persist = log_start.log_start_moved(self.sp, self.log_start)
+        persist = self.sp.log_start_moved(self.log_start)
         assert (persist is None) == (self.log_start <= self.start)
         if persist is not None:
             for offset in [offset for offset in self.known if offset < self.log_start]:
@@ -141,7 +139,7 @@ class CheckedQueue(QueueChecks):
         rnd = self.rnd
         mode = AcquireMode(rnd.randrange(2))
         max_records = rnd.choice((1, 2, 5, 30))
-        offset, is_full = offers.offset_to_acquire(self.sp), self._taken() >= self.settings.max_record_locks
+        offset, is_full = self.sp.offset_to_acquire(), self._taken() >= self.settings.max_record_locks
         given_back_only = is_full and self.settings.limits_undecided
         if offset is None:
             assert is_full
@@ -191,7 +189,7 @@ class CheckedQueue(QueueChecks):
                 assert reached.pop(other, None) is None or not offset <= other <= up_to
         for rec in reached.values():
             rec.state = self._given_back(rec)
-        assert self.sp.saves.has_given_up == bool(reached)
+        assert self.sp.has_given_up == bool(reached)
         if reached:
             self.check()
         persist = self.sp.save_passed()
@@ -479,7 +477,7 @@ class CheckedQueue(QueueChecks):
         if persist is not None:
             self._began(persist, [])
             assert persist.archiving or not unsaved
-            assert not archiving.has_unsaved_archiving(self.sp)
+            assert not self.sp.has_unsaved_archiving
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -555,13 +553,13 @@ class CheckedQueue(QueueChecks):
         assert {offset for offset in self.exists() if offset >= self.start} <= self.known.keys()
         self._drain_dead_letters()
         self.dead_letters.check_all_written()
-        assert not archiving.has_archiving(self.sp)
+        assert not self.sp.has_archiving
         assert self.sp.is_settled
 
     def _drain_dead_letters(self) -> None:
         """Also those in hand whose records the log's start has passed: the writer is not
         notified."""
-        while self.writes or archiving.has_archiving(self.sp) or self.dead_letters.in_hand:
+        while self.writes or self.sp.has_archiving or self.dead_letters.in_hand:
             self.settle()
             self.retry()
             self.take_dead_letters()

@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.share import key_order
 from tests.share.key_order_world import OrderedWorld
-from tests.share.test_parking_model import COMMANDS
+from tests.share.test_parking_model import COMMANDS as PARKING_COMMANDS
 
-_COMMANDS = {**COMMANDS, OrderedWorld.ask: 3}
+COMMANDS = {**PARKING_COMMANDS, OrderedWorld.ask: 3}
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _forgets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(seed: int, steps: int) -> OrderedWorld:
     rnd = Random(seed)
     world = OrderedWorld(rnd)
-    commands = rnd.choices([each.__name__ for each in _COMMANDS], list(_COMMANDS.values()), k=steps)
+    commands = rnd.choices([each.__name__ for each in COMMANDS], list(COMMANDS.values()), k=steps)
     for command in commands:
         getattr(world, command)()
         world.check()
