@@ -7,9 +7,9 @@ that can deliver. acquiring.py reads and acquires; Connection.wait_for() is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from weakref import ref
 
 import trio
@@ -18,6 +18,7 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.acquiring import Acquiring
+from kbroker.broker.queues.filters import Turn
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import OpenedBatches
 from kbroker.broker.queues.share_partitions import SharePartitions
@@ -25,7 +26,6 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.metrics import TopicMetrics, WaitMetrics
 from kbroker.protocol.responses import ShareFetchRow
 from kbroker.share import log_start, offers
-from kbroker.share.effects import ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import TopicPartition
 from kbroker.share.session import FetchPlan, SessionPartition
@@ -34,12 +34,6 @@ from kbroker.turns import ROWS_A_TURN
 
 _TOPIC_IS_GONE = KafkaError(ErrorCode.unknown_topic_or_partition)
 """As in Kafka, a topic that was deleted within the session is not an unknown id."""
-_Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
-"""A share-partition, with the offset to acquire from."""
-_Parked: TypeAlias = tuple[TopicPartition, LoadedSharePartition]
-_Turn: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int | None]
-"""Without an offset: of its parked records."""
-
 
 _metrics_of: Callable[[LoadedSharePartition], TopicMetrics] = attrgetter("partition.metrics")
 
@@ -71,14 +65,16 @@ class ShareFetch:
         self, context: ShareFetchContext, connection: Connection, plan: FetchPlan, limits: ShareLimits
     ) -> None:
         share_partitions, self._topics, opened_batches, self._waits = context
-        _, _, _, max_records, batch_size, mode = self._limits = limits
+        self._limits = limits
         self._share_partitions = share_partitions
         self._connection = connection
         self._group_id, self._member_id = plan.session.key
         self._places = plan.places
         self._empty_rows = plan.is_new or plan.session.has_rows_due
         """Whether partitions without records and errors need a row."""
-        self._acquiring = Acquiring(share_partitions, opened_batches, plan, max_records, batch_size, mode)
+        self._acquiring = Acquiring(
+            share_partitions, opened_batches, plan, limits.max_records, limits.batch_size, limits.mode
+        )
         self._rows = self._acquiring.rows
         self._watched: dict[SessionPartition, LoadedSharePartition] = {}
         self._waiter: Waiter | None = None
@@ -205,32 +201,31 @@ class ShareFetch:
         time is over, so that MinBytes no longer counts."""
         if (held := self._share_partitions.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
-        unusual = self._share_partitions.unusual
-        settings = unusual.get(self._group_id) if unusual else None
-        if settings is not None and settings.paused:
-            return False
+        filters = self._share_partitions.filters
         acquiring, max_bytes = self._acquiring, self._limits.max_bytes
-        acquirable, parked = await self._acquirable()
+        acquiring.filters = filters.get(self._group_id, ()) if filters else ()
+        turns = await self._acquirable()
         if max_bytes < 0:  # Kafka refuses it at the first read, even at the log's end.
-            for partition, _, _ in acquirable:
+            refused = [partition for partition, _, offset in turns if offset is not None]
+            for partition in refused:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
-            return bool(acquirable)
-        usable = [
-            each for each in acquirable if each[2] < each[1].visible.high_watermark and acquiring.budget > 0
+            return bool(refused)
+        turns = [
+            each
+            for each in turns
+            if each[2] is None or (each[2] < each[1].visible.high_watermark and acquiring.budget > 0)
         ]
-        self._usable = len(usable) + len(parked)
-        if not self._usable:
+        self._usable = len(turns)
+        for filter_ in acquiring.filters:
+            turns = filter_.choose(turns)
+        if not turns:
             return False
-        if settings is not None:
-            usable, parked = _most_urgent(settings, usable, parked)
         share_bytes = max_bytes // self._usable or 1
-        needs_more = self._limits.min_bytes > 1 and not is_last and not parked
-        if needs_more and not await self._has_min_bytes(usable, share_bytes):
+        if self._limits.min_bytes > 1 and not is_last and not await self._has_min_bytes(turns, share_bytes):
             return False
         # An error of one that cannot be read is answered at once beside records of others, and
         # after MaxWaitMs otherwise.
         acquired_any = False
-        turns: Sequence[_Turn] = self._in_order(usable, parked) if parked else usable
         for count, (partition, loaded, offset) in enumerate(turns, 1):
             if acquiring.budget <= 0:
                 break
@@ -247,18 +242,10 @@ class ShareFetch:
                 self._fail(partition, error)
         return acquired_any
 
-    def _in_order(self, usable: Sequence[_Usable], parked: Sequence[_Parked]) -> list[_Turn]:
-        """In the order of the session: a last attempt goes alone, so with many of them the parked
-        records of one share-partition would starve all others."""
-        turns: dict[TopicPartition, _Turn] = {each[0]: each for each in usable}
-        turns.update((partition, (partition, loaded, None)) for partition, loaded in parked)
-        return [turns[place.partition] for place in self._places if place.partition in turns]
-
-    async def _acquirable(self) -> tuple[list[_Usable], list[_Parked]]:
-        """The share-partitions with an offset to acquire from, and those whose parked records have
-        their turn."""
-        acquirable: list[_Usable] = []
-        parked: list[_Parked] = []
+    async def _acquirable(self) -> list[Turn]:
+        """The share-partitions with records, in the order of the session: a last attempt goes
+        alone, so with many of them the parked records of one would starve all others."""
+        turns: list[Turn] = []
         count = 0
         for place, loaded in self._watched.items():
             count += 1
@@ -279,24 +266,26 @@ class ShareFetch:
                 if offers.parked_ready(engine) and (
                     loaded.is_parked_turn or offset is None or offset >= loaded.visible.high_watermark
                 ):
-                    parked.append((place.partition, loaded))
+                    turns.append((place.partition, loaded, None))
                     continue
             if offset is not None:
-                acquirable.append((place.partition, loaded, offset))
-        return acquirable, parked
+                turns.append((place.partition, loaded, offset))
+        return turns
 
-    async def _has_min_bytes(self, usable: Sequence[_Usable], share_bytes: int) -> bool:
+    async def _has_min_bytes(self, turns: Sequence[Turn], share_bytes: int) -> bool:
         """Whether MinBytes can be read by now.
 
-        Records that cannot be read are enough, so that no client waits for them. So are records in
-        an older segment, which are not worth reading twice. If more follows than fits, the share of
-        bytes is used up."""
+        Parked records are enough, and those that cannot be read, so that no client waits for them.
+        So are records in an older segment, which are not worth reading twice. If more follows than
+        fits, the share of bytes is used up."""
         total = count = 0
-        for _, loaded, offset in usable:
+        if any(offset is None for _, _, offset in turns):
+            return True
+        for _, loaded, offset in turns:
             count += 1
             if not count % ROWS_A_TURN:
                 await self._pause()
-            if loaded.partition.deleted:
+            if loaded.partition.deleted or offset is None:
                 continue
             end_offset = loaded.visible.high_watermark
             if loaded.partition.is_in_older_segment(offset):
@@ -343,18 +332,3 @@ class ShareFetch:
             loaded.turns.wake()  # Another fetch may take the records that this one was woken for and left.
         if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
             del self._held.notify[self._member_id]
-
-
-def _most_urgent(
-    settings: ShareSettings, usable: Sequence[_Usable], parked: Sequence[_Parked]
-) -> tuple[list[_Usable], list[_Parked]]:
-    """The share-partitions of the highest-priority topics among those that have records to
-    deliver."""
-    priorities: Mapping[str, int] = dict(settings.priorities)
-
-    def number(loaded: LoadedSharePartition) -> int:
-        return priorities.get(loaded.partition.topic_name, 0)
-
-    highest = max([number(each[1]) for each in usable] + [number(each[1]) for each in parked])
-    most_urgent = [each for each in usable if number(each[1]) == highest]
-    return most_urgent, [each for each in parked if number(each[1]) == highest]

@@ -27,6 +27,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.due_records import end_waits, watch_clock
 from kbroker.broker.queues.expiry import Expiry
+from kbroker.broker.queues.filters import Filter, filters_of
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.loading import LoadTurns, load_share_partition
 from kbroker.broker.queues.lock_reports import LockReports
@@ -36,7 +37,7 @@ from kbroker.broker.queues.scanner import Scanner
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share import archiving
-from kbroker.share.effects import AckBatch, Persist, ShareSettings
+from kbroker.share.effects import AckBatch, Persist
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
@@ -93,9 +94,8 @@ class SharePartitions:
         self.held: dict[str, HeldRecords] = {}
         """The records that members hold, for groups with a prefetch limit and a share-partition in
         memory."""
-        self.unusual: dict[str, ShareSettings] = {}
-        """Settings of groups that are paused or have priorities, and have a share-partition in
-        memory. No fetch of another group needs to look at them."""
+        self.filters: dict[str, tuple[Filter, ...]] = {}
+        """Of groups that have some, and a share-partition in memory."""
         self.is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """For groups that had a share-partition in memory, or lost records. Clients cannot add
@@ -192,7 +192,7 @@ class SharePartitions:
             loaded.engine = engine
             self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
             self._count_held(group_id, engine)
-            self._note_unusual(group_id)
+            self._note_filters(group_id)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
@@ -222,7 +222,7 @@ class SharePartitions:
             if not group:
                 del self._groups[group_id]
                 self.held.pop(group_id, None)
-                self.unusual.pop(group_id, None)
+                self.filters.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
         loaded.settled.wake_all()
@@ -290,7 +290,7 @@ class SharePartitions:
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
         for group in self._groups if group_id is None else (group_id,):
-            self._note_unusual(group)
+            self._note_filters(group)
 
     def _count_held(self, group_id: str, engine: SharePartition) -> None:
         """Count what members hold where the group's settings need that."""
@@ -299,12 +299,12 @@ class SharePartitions:
         elif group_id in self.held:
             engine.count_held(None)
 
-    def _note_unusual(self, group_id: str) -> None:
-        settings = self.settings(group_id)
-        if group_id in self._groups and (settings.paused or settings.priorities):
-            self.unusual[group_id] = settings
+    def _note_filters(self, group_id: str) -> None:
+        filters = filters_of(self.settings(group_id), self.expiry) if group_id in self._groups else ()
+        if filters:
+            self.filters[group_id] = filters
         else:
-            self.unusual.pop(group_id, None)
+            self.filters.pop(group_id, None)
 
     # -- acknowledging
 
