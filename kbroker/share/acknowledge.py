@@ -17,13 +17,11 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, ShareSettings
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.record_state import HOLE
-from kbroker.share.rules import ACKNOWLEDGED, Event, returned
+from kbroker.share.rules import Event
 from kbroker.share.runs import Runs, joined_runs
 
 RENEW_DISABLED = "Renewing acquisition locks is not enabled for the group."
 
-_RELEASE = int(Event.RELEASE)
-_REJECT = int(Event.REJECT)
 _RENEW = int(Event.RENEW)
 
 
@@ -152,7 +150,7 @@ def apply(
     pending: list[tuple[int, int]] = []
     for first, last, types in checked:
         if _RENEW not in types:
-            _apply_to_run(window, settings, first, last, types)
+            window.answer(first, last, types, settings)
             pending.append((first, last))
             continue
         deadline_ms = now_ms + settings.lock_duration_ms
@@ -165,34 +163,7 @@ def apply(
             if is_renewal:
                 window.renew(member_id, first, run_last, deadline_ms)
             else:
-                _apply_to_run(window, settings, first, run_last, part)
+                window.answer(first, run_last, part, settings)
                 pending.append((first, run_last))
             first = run_last + 1
     return pending
-
-
-def _apply_to_run(
-    window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]
-) -> None:
-    """One type for all of first..last, or one per offset; no renewals."""
-    acknowledged = ACKNOWLEDGED[settings.dead_letter_queue]
-    if len(types) == 1:
-        if types[0] == _RELEASE:
-            window.exhausted += window.give_back(first, last, returned(Event.RELEASE, settings))
-            return
-        if types[0] == _REJECT:
-            window.rejected += last - first + 1
-        window.set_code(first, last, acknowledged[types[0]])
-        return
-    kinds = bytes(types)
-    codes = bytearray(kinds.translate(acknowledged))
-    window.rejected += kinds.count(_REJECT)
-    at = kinds.find(_RELEASE)
-    if at >= 0:
-        by_count = returned(Event.RELEASE, settings)
-        counts = window.counts_of(first, last)
-        while at >= 0:  # Usually a few of many.
-            codes[at] = by_count[counts[at]]
-            at = kinds.find(_RELEASE, at + 1)
-        window.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])
-    window.set_codes(first, codes)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from kbroker.share.effects import DeadLetter, DeadLetterCause, Persist
+from kbroker.share.effects import DeadLetter, DeadLetterCause, Persist, StateBatch
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.record_state import (
     ARCHIVING_CODES,
@@ -28,8 +28,8 @@ from kbroker.share.record_state import (
     REJECTED,
     TAKE_BACK,
     UNSAVED_ARCHIVING,
-    RecordState,
 )
+from kbroker.share.returned import Row
 from kbroker.share.runs import Runs, joined_runs, runs_of, size_of
 from kbroker.share.share_partition import SharePartition
 
@@ -40,9 +40,10 @@ _FINISHED_BY_LETTERS: Final = PASSABLE + DEAD_LETTER_CODES + HANDED_OUT_CODES
 
 def has_dead_letters(engine: SharePartition) -> bool:
     """True if take() would return some."""
-    if engine.parking is not None and (not engine.parking.knows_archiving or engine.parking.has_dead_letters):
-        return engine.parking.knows_archiving
-    return engine.window.has_any(*DEAD_LETTER_CODES)
+    parking = engine.parking
+    if parking is not None and not parking.knows_archiving:
+        return False
+    return any(window.has_any(*DEAD_LETTER_CODES) for window in engine.windows)
 
 
 def waits_for_letters(engine: SharePartition, first: int, end_offset: int) -> bool:
@@ -57,18 +58,33 @@ def take(engine: SharePartition) -> list[DeadLetter]:
     """Hand out the records that are saved as ARCHIVING and not handed out yet, in offset order: a
     DeadLetter for each run with one cause and delivery count. The caller reports each of them with
     dead_lettered() or give_back()."""
-    window, parking = engine.window, engine.parking
+    parking = engine.parking
     if parking is not None and not parking.knows_archiving:
         return []
-    taken = []
+    taken = [
+        DeadLetter(run.first_offset, run.last_offset, run.delivery_count, _cause(run.state))
+        for run in _hand_out(engine.window)
+    ]
+    if parking is None:
+        return taken
+    for run in _hand_out(parking.window):
+        for row in map(parking.returned.at, range(run.first_offset, run.last_offset + 1)):
+            cause = DeadLetterCause.EXPIRED if row.expired else _cause(run.state)
+            taken.append(DeadLetter(row.offset, row.offset, run.delivery_count, cause))
+    return sorted(taken, key=_FIRST_OFFSET)
+
+
+def _hand_out(window: InFlightWindow) -> list[StateBatch]:
+    found = []
     for i, j in [match.span() for match in _READY.finditer(window.states, window.start_offset - window.base)]:
         first, last = window.base + i, window.base + j - 1
-        for run in window.runs(first, last):
-            cause = DeadLetterCause.REJECTED if run.state & REJECTED else DeadLetterCause.EXHAUSTED
-            taken.append(DeadLetter(run.first_offset, run.last_offset, run.delivery_count, cause))
+        found += window.runs(first, last)
         window.recode(first, last, HAND_OUT)
-    parked = [] if parking is None else parking.take_dead_letters()
-    return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken
+    return found
+
+
+def _cause(code: int) -> DeadLetterCause:
+    return DeadLetterCause.REJECTED if code & REJECTED else DeadLetterCause.EXHAUSTED
 
 
 def dead_lettered(engine: SharePartition, runs: Sequence[tuple[int, int]]) -> Persist | None:
@@ -78,15 +94,16 @@ def dead_lettered(engine: SharePartition, runs: Sequence[tuple[int, int]]) -> Pe
 
     Raises ValueError for an offset that is not handed out; nothing has changed then.
     """
-    parked, runs = _parked_of(engine, runs)
+    rows, runs = _parked_of(engine, runs)
     ended = _handed_out(engine.window, joined_runs(runs))
     for first, last in ended:
-        engine.window.set_code(first, last, RecordState.ARCHIVED)
+        engine.window.dead_lettered(first, last)
     if engine.parking is not None:
-        engine.parking.dead_lettered(parked)
-    if not ended and not parked:
+        for row in rows:
+            engine.parking.remove(row)
+    if not ended and not rows:
         return None
-    engine.counters.dead_lettered += len(parked) + size_of(ended)
+    engine.counters.dead_lettered += len(rows) + size_of(ended)
     persist = engine.saves.begin_best_effort(engine.parking, ended)
     engine.advance()
     return persist
@@ -95,23 +112,28 @@ def dead_lettered(engine: SharePartition, runs: Sequence[tuple[int, int]]) -> Pe
 def give_back(engine: SharePartition, runs: Sequence[tuple[int, int]]) -> None:
     """These offsets, handed out before, were not written: take() returns them again. Raises
     ValueError, with nothing changed, for one that is not handed out."""
-    parked, runs = _parked_of(engine, runs)
+    rows, runs = _parked_of(engine, runs)
     for first, last in _handed_out(engine.window, runs):
         engine.window.recode(first, last, TAKE_BACK)
     if engine.parking is not None:
-        engine.parking.give_back_dead_letters(parked)
+        for row in rows:
+            engine.parking.window.recode(row.slot, row.slot, TAKE_BACK)
 
 
 def _parked_of(
     engine: SharePartition, runs: Sequence[tuple[int, int]]
-) -> tuple[list[int], Sequence[tuple[int, int]]]:
-    """Splits these offsets into parked records and runs of the window."""
-    parked = [] if engine.parking is None else engine.parking.handed_out(runs)
-    if not parked:
+) -> tuple[list[Row], Sequence[tuple[int, int]]]:
+    """Splits these offsets into parked records and runs of the front window."""
+    parking = engine.parking
+    rows = [] if parking is None else [row for first, last in runs for row in parking.rows_in(first, last)]
+    rows = [
+        row for row in rows if parking is not None and (parking.returned.code(row) or 0) in HANDED_OUT_CODES
+    ]
+    if not rows:
         return [], runs
-    known = set(parked)
+    known = {row.offset for row in rows}
     rest = [offset for first, last in runs for offset in range(first, last + 1) if offset not in known]
-    return parked, runs_of(rest)
+    return rows, runs_of(rest)
 
 
 def _handed_out(window: InFlightWindow, runs: Sequence[tuple[int, int]]) -> Runs:

@@ -1,7 +1,7 @@
 """The in-flight window of a share-partition: how commands change its columns (columns.py).
 
     place, pass_over            records that were read join it
-    take, give_back, set_code   members acquire, return and finish records
+    take, give_back, _set_code   members acquire, return and finish records
     settle, roll_back           a save has succeeded or failed
     advance, drop_below         the SPSO moves
 
@@ -33,11 +33,13 @@ from kbroker.share.record_state import (
     WAITING,
     RecordState,
 )
-from kbroker.share.rules import COUNT_UP, code_of_stored
+from kbroker.share.rules import ACKNOWLEDGED, COUNT_UP, Event, code_of_stored, returned
 
 MAX_SPAN = 1 << 20
 """The window never spans more offsets, whatever a batch header claims. The rest is read later."""
 
+_RELEASE = int(Event.RELEASE)
+_REJECT = int(Event.REJECT)
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
 _SINGLE = tuple(bytes([code]) for code in range(256))
@@ -89,7 +91,22 @@ class InFlightWindow(WindowColumns):
         locks = (lock for lock in self.locks.by_deadline if lock.member_id == member_id)
         return next((lock.deadline_ms for lock in locks if any(self.held_runs(lock))), None)
 
+    def next_lock_ms(self) -> float | None:
+        """When the next lock runs out. Locks that hold nothing any more are forgotten before it."""
+        by_deadline = self.locks.by_deadline
+        while by_deadline and not self._in_use(by_deadline[0]):
+            del self.locks.by_number[by_deadline.popleft().number]
+        return by_deadline[0].deadline_ms if by_deadline else None
+
+    def holder_of(self, offset: int) -> str:
+        """Of an acquired record."""
+        return self.locks.by_number[self.lock_numbers[offset - self.base]].member_id
+
     def _in_use(self, lock: Lock) -> bool:
+        if lock.first == lock.last >= self.start_offset:
+            i, number = lock.first - self.base, lock.number
+            code = self.states[i]
+            return self.lock_numbers[i] == number and (code == ACQUIRED or code & PENDING != 0)
         i, j = max(lock.first, self.start_offset) - self.base, lock.last + 1 - self.base
         columns = zip(self.lock_numbers[i:j], self.states[i:j], strict=True) if i < j else ()
         return any(number == lock.number and (code == ACQUIRED or code & PENDING) for number, code in columns)
@@ -163,17 +180,75 @@ class InFlightWindow(WindowColumns):
             self.lock_numbers.frombytes(bytes(4 * (missing + size)))
             self.end_offset = last
 
+    def put(self, offset: int, code: int, count: int) -> None:
+        """A record takes this place of a window of returned records: the next one, or a vacant
+        one."""
+        i = offset - self.base
+        if i == len(self.states):
+            self.states.append(code)
+            self.counts.append(count)
+            self.marks.append(1)
+            self.lock_numbers.append(0)
+            self.end_offset = offset
+        else:
+            self.states[i], self.counts[i], self.lock_numbers[i] = code, count, 0
+        self.undelivered += code == AVAILABLE and not count
+        self.available_from = min(self.available_from, offset)
+
+    def vacate(self, offset: int) -> int:
+        """The record leaves its place, which becomes a hole. Returns its delivery count."""
+        i = offset - self.base
+        code, count = self.states[i], self.counts[i]
+        self.undelivered -= code == AVAILABLE and not count
+        self.complete -= code in TERMINAL_OR_PENDING
+        self.states[i] = HOLE
+        return count
+
     def take(self, i: int, j: int, number: int) -> None:
         """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered again under
         the Lock `number`."""
         if not self.counts[i]:
             self.undelivered -= j - i
+        if j - i == 1:
+            self.states[i], self.lock_numbers[i] = ACQUIRED, number
+            count = self.counts[i] = COUNT_UP[self.counts[i]]
+            self.highest_count = max(self.highest_count, count)
+            return
         self.states[i:j] = _ACQUIRED_BYTE * (j - i)
         self.counts[i:j] = self.counts[i:j].translate(COUNT_UP)
         self.highest_count = max(self.highest_count, self.counts[i])
         self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
-    def set_code(self, first: int, last: int, code: int) -> None:
+    def answer(self, first: int, last: int, types: Sequence[int], settings: ShareSettings) -> None:
+        """Their holder has answered for first..last: one acknowledge type for all, or one for each
+        offset; no renewals. They are PENDING."""
+        acknowledged = ACKNOWLEDGED[settings.dead_letter_queue]
+        if len(types) == 1:
+            if types[0] == _RELEASE:
+                self.exhausted += self.give_back(first, last, returned(Event.RELEASE, settings))
+                return
+            if types[0] == _REJECT:
+                self.rejected += last - first + 1
+            self._set_code(first, last, acknowledged[types[0]])
+            return
+        kinds = bytes(types)
+        codes = bytearray(kinds.translate(acknowledged))
+        self.rejected += kinds.count(_REJECT)
+        at = kinds.find(_RELEASE)
+        if at >= 0:
+            by_count = returned(Event.RELEASE, settings)
+            counts = self.counts_of(first, last)
+            while at >= 0:  # Usually a few of many.
+                codes[at] = by_count[counts[at]]
+                at = kinds.find(_RELEASE, at + 1)
+            self.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])
+        self._set_codes(first, codes)
+
+    def dead_lettered(self, first: int, last: int) -> None:
+        """The dead letters of first..last are written."""
+        self._set_code(first, last, RecordState.ARCHIVED)
+
+    def _set_code(self, first: int, last: int, code: int) -> None:
         """Set one code for all of first..last; none of them was terminal."""
         i, size = first - self.base, last - first + 1
         if size == 1:
@@ -183,7 +258,7 @@ class InFlightWindow(WindowColumns):
         if code in TERMINAL_OR_PENDING:
             self.complete += size
 
-    def set_codes(self, first: int, codes: bytes | bytearray) -> None:
+    def _set_codes(self, first: int, codes: bytes | bytearray) -> None:
         """Set a code per offset from `first` on; none of them was terminal."""
         i = first - self.base
         self.states[i : i + len(codes)] = codes
@@ -197,11 +272,11 @@ class InFlightWindow(WindowColumns):
         available = table[0]
         if counts.count(counts[0]) == j - i:
             code = table[counts[0]]
-            self.set_code(first, last, code)
+            self._set_code(first, last, code)
             came_back = j - i if code == available else 0
         else:
             codes = counts.translate(table)
-            self.set_codes(first, codes)
+            self._set_codes(first, codes)
             came_back = codes.count(available)
         if came_back and available == AVAILABLE and first < self.available_from:
             self.available_from = first
@@ -215,7 +290,7 @@ class InFlightWindow(WindowColumns):
         ]
         for run_first, run_last in discarded:
             self.undelivered -= self._undelivered_in(run_first, run_last)
-            self.set_code(run_first, run_last, RecordState.ARCHIVED)
+            self._set_code(run_first, run_last, RecordState.ARCHIVED)
         return discarded
 
     def recode(self, first: int, last: int, table: bytes) -> None:
@@ -224,15 +299,48 @@ class InFlightWindow(WindowColumns):
         i, j = first - self.base, last + 1 - self.base
         self.states[i:j] = self.states[i:j].translate(table)
 
+    # ---- the record at one offset of the window --------------------------------------------------
+
+    def code_at(self, offset: int) -> int | None:
+        """None: the offset is not in the window."""
+        if not self.states or not self.start_offset <= offset <= self.end_offset:
+            return None
+        return self.states[offset - self.base]
+
+    def move_out(self, offset: int) -> None:
+        """The record is parked once that is saved, and its place here is final then."""
+        self._leave_undelivered(offset)
+        self._set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+
+    def archive(self, offset: int) -> None:
+        """An AVAILABLE record is given up, without a dead letter."""
+        self._leave_undelivered(offset)
+        self._set_code(offset, offset, RecordState.ARCHIVED)
+
+    def _leave_undelivered(self, offset: int) -> None:
+        i = offset - self.base
+        self.undelivered -= self.states[i] == AVAILABLE and not self.counts[i]
+
+    def put_behind(self, offset: int) -> None:
+        """An AVAILABLE record: another one of its key is delivered first."""
+        self._leave_undelivered(offset)
+        self.states[offset - self.base] = BEHIND
+
+    def go(self, offset: int) -> bool:
+        """The record is no longer behind another one. False: it was not, or is not here."""
+        if self.code_at(offset) != BEHIND:
+            return False
+        i = offset - self.base
+        self.states[i] = AVAILABLE
+        self.undelivered += not self.counts[i]
+        self.available_from = min(self.available_from, offset)
+        return True
+
     def end_wait(self, offset: int) -> bool:
         """The record is due. True if it is AVAILABLE now; False if its return is still being saved,
         or it does not wait."""
-        i = offset - self.base
-        if (
-            not self.states
-            or not self.start_offset <= offset <= self.end_offset
-            or not self.states[i] & WAITING
-        ):
+        code, i = self.code_at(offset), offset - self.base
+        if code is None or not code & WAITING:
             return False
         self.states[i] &= ~WAITING
         if self.states[i] != AVAILABLE:
@@ -246,13 +354,14 @@ class InFlightWindow(WindowColumns):
         i = offset - self.base
         if self.states[i] not in (AVAILABLE, WAITING):
             return False
+        self._leave_undelivered(offset)
         self.states[i] = WAITING
         return True
 
     def put_off_again(self, offset: int) -> bool:
         """The record could not be parked before its first delivery: it waits here. False if it has
         left the window."""
-        if not self.states or not self.start_offset <= offset <= self.end_offset:
+        if self.code_at(offset) is None:
             return False
         self.states[offset - self.base] = WAITING
         self.complete -= 1
@@ -286,7 +395,7 @@ class InFlightWindow(WindowColumns):
             run_last = first + len(list(run)) - 1
             lock = self.locks.by_number.get(number)
             if lock is not None and lock.deadline_ms > now_ms:
-                self.set_code(first, run_last, ACQUIRED)
+                self._set_code(first, run_last, ACQUIRED)
                 if prolongs and lock.since_ms != ANSWERED:
                     self.renew(lock.member_id, first, run_last, lock.deadline_ms, ANSWERED)
             else:

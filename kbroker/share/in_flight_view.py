@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from kbroker.share.in_flight import InFlightWindow
-from kbroker.share.parked_memory import DEAD, Code, Entry
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import (
     ACQUIRED,
@@ -119,29 +118,19 @@ def batch_count(window: InFlightWindow) -> int:
 def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple[InFlightRange, ...]:
     """Parked records in memory that do more than wait: they are held, due (`available`), on their
     way to the dead letter queue, or their state is being saved."""
+    shown: list[tuple[int, InFlightRange]] = []
+    for found in _ranges(parking.window, 0, now_ms) if parking.window.states else ():
+        if found.state != STATE_NAMES[WAITING]:
+            rows = parking.returned.rows[found.first_offset : found.last_offset + 1]
+            shown += [
+                (row.offset, found)
+                for row in rows
+                if row is not None and (row.offset >= log_start_offset or row.kept)
+            ]
     ranges: list[InFlightRange] = []
-    for offset in sorted(
-        each.offset for each in parking.entries.values() if each.offset >= log_start_offset or each.kept
-    ):
-        found = _parked(parking.entries[offset], now_ms)
-        if found is None:
-            continue
+    for offset, found in sorted(shown):
+        first = offset
         if ranges and ranges[-1].last_offset + 1 == offset and ranges[-1][2:] == found[2:]:
-            found = found._replace(first_offset=ranges.pop().first_offset)
-        ranges.append(found)
+            first = ranges.pop().first_offset
+        ranges.append(found._replace(first_offset=first, last_offset=offset))
     return tuple(ranges)
-
-
-def _parked(entry: Entry, now_ms: float) -> InFlightRange | None:
-    """None: it only waits."""
-    if entry.code in (Code.QUEUED, Code.BEHIND):
-        return None
-    if entry.code == Code.HELD:
-        left = max(0, round(entry.deadline_ms - now_ms))
-        return InFlightRange(
-            entry.offset, entry.offset, "acquired", False, entry.count, entry.member_id, left
-        )
-    state = "archiving" if entry.code in DEAD else "available" if entry.code == Code.READY else "acquired"
-    return InFlightRange(
-        entry.offset, entry.offset, state, entry.code == Code.PENDING, entry.count, None, None
-    )

@@ -24,19 +24,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from kbroker.share import returning
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Lane, Parked
-from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Look
 from kbroker.share.record_state import (
     ACQUIRED,
     AVAILABLE,
     DEAD_LETTER_CODES,
     PASSABLE,
     PASSABLE_IN_GAP,
-    PENDING,
     REJECTED,
     WAITING,
-    RecordState,
 )
 from kbroker.share.share_partition import SharePartition
 
@@ -128,7 +127,7 @@ def sweep(engine: SharePartition, found: Iterable[Parked], look: Look) -> Persis
 
 def lost(engine: SharePartition, offsets: Iterable[int]) -> Persist | None:
     """The log no longer has these parked records, which were due."""
-    has_lost = engine.parking is not None and engine.parking.lost(offsets)
+    has_lost = engine.parking is not None and returning.lost(engine.parking, offsets)
     return engine.saves.begin(engine.parking, []) if has_lost else None
 
 
@@ -211,7 +210,7 @@ def _leave(engine: SharePartition, offset: int, record: bytes, now_ms: float) ->
         parking.hold(entry, lock, began_ms if lock.since_ms is None else lock.since_ms)
     if order is not None:
         order.park(offset)
-    window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+    window.move_out(offset)
 
 
 def _can_leave(engine: SharePartition, offset: int) -> bool:

@@ -120,7 +120,7 @@ def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) 
     scheduled records with a lower offset."""
     others = order.active_beside(offset)
     return bool(others) and all(
-        _code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others
+        window.code_at(other) == AVAILABLE and not window.counts[other - window.base] for other in others
     )
 
 
@@ -131,7 +131,7 @@ def _hold(window: InFlightWindow, order: KeyOrder, offset: int) -> None:
     assert key_hash is not None
     order.hold(offset, key_hash)
     for other in order.active_beside(offset):
-        if _code(window, other) == AVAILABLE:
+        if window.code_at(other) == AVAILABLE:
             admit(window, order, other)
 
 
@@ -139,14 +139,8 @@ def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
     """The record is AVAILABLE. True if it stays so."""
     if order.admit(offset):
         return True
-    _put_behind(window, offset)
+    window.put_behind(offset)
     return False
-
-
-def _put_behind(window: InFlightWindow, offset: int) -> None:
-    i = offset - window.base
-    window.states[i] = BEHIND
-    window.undelivered -= not window.counts[i]
 
 
 def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
@@ -156,7 +150,7 @@ def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all
     if knows_all or key_hash is None or order.is_active(offset):
         return admit(window, order, offset)
     order.asked[offset] = key_hash
-    _put_behind(window, offset)
+    window.put_behind(offset)
     return False
 
 
@@ -164,26 +158,15 @@ def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]
     """Records of these runs that have returned go behind records of their keys that members hold.
     Of those that returned together, the first stays in front."""
     for offset in reversed(list(order.known_in(runs))):
-        if _code(window, offset) == AVAILABLE and not order.is_parked(offset):
+        if window.code_at(offset) == AVAILABLE and not order.is_parked(offset):
             admit(window, order, offset)
-
-
-def go(window: InFlightWindow, offset: int) -> bool:
-    """The record is no longer behind another one. False: it is not in the window."""
-    if _code(window, offset) != BEHIND:
-        return False
-    i = offset - window.base
-    window.states[i] = AVAILABLE
-    window.undelivered += not window.counts[i]
-    window.available_from = min(window.available_from, offset)
-    return True
 
 
 def end_saved(window: InFlightWindow, order: KeyOrder, runs: Sequence[tuple[int, int]]) -> None:
     """The state of these runs is saved: finished records free their keys."""
     for offset in order.known_in(runs):
         if not order.is_parked(offset):
-            code = _code(window, offset)
+            code = window.code_at(offset)
             if code is None or code in _OVER:
                 order.end(offset)
     gate(window, order, runs)
@@ -194,10 +177,3 @@ def end_lost(order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
     for offset in order.known_in(runs):
         if not order.is_parked(offset):
             order.end(offset)
-
-
-def _code(window: InFlightWindow, offset: int) -> int | None:
-    """None: it is not in the window."""
-    if not window.states or not window.start_offset <= offset <= window.end_offset:
-        return None
-    return window.states[offset - window.base]

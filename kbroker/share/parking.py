@@ -1,25 +1,24 @@
-"""The parked records of one share-partition (parked.py): which are due, which members hold, which
-changes are to be saved.
+"""The parked records of one share-partition (parked.py): which are in memory, which are due, what a
+write saves of them, and what becomes of it. Pure.
 
-                      .--------------------- due: make_ready() ---.
-                      v                                           |
-    window --park--> QUEUED --> (due) --> READY --acquire--> HELD |
-                      ^                                       |   |
-                      '---- released, timed out ---- PENDING <'   |
-                                                        |
-                         accepted: gone     rejected: ARCHIVING --dead letter--> gone
+    store    | due 5 | due 7 | ... | ARCHIVING ...        the rows (persister.py)
+                 |       ^               |
+                 v       |               v
+    memory     a queue of the next    ------ due: make_ready() ----> a slot of `window`
+               rows of each lane      <----- released, ran out -----  (returned.py)
+                                             accepted: gone
 
-Only the records that are due next are in memory (parked_order.py). An acquisition changes nothing
-in the store: after a crash the record is parked as it was. A client's acknowledgement is PENDING
-until it is saved. Changes without a client (a lock runs out) are final at once, and the next write
-saves them.
+Only the rows that are due next are in memory (parked_order.py), and those in a slot. An acquisition
+changes nothing in the store: after a crash the record is parked as it was. A client's answer is
+PENDING until it is saved. Changes without a client (a lock runs out) are final at once, and the
+next write saves them.
 
-The class is put together from parts:
+A failed write may still have reached the store, wholly or in part. So a row has a list of the
+`places` where it may stand, and the places of a record that is not parked any more are `ghosts`.
+The next write removes the ghosts, and all places of a row but its present one.
 
-    parked_memory.py     which records are in memory, and which are due
-    parked_keeping.py    records whose bytes are kept beside the log
-    parked_saving.py     what a write saves, and what becomes of it
-    parking.py           members, time, the log's start, dead letters
+A row that came from the front window to be kept (log_start.py) is in `moving` until its place there
+is saved as final; each write that concerns it saves that too. So it never returns to that window.
 
 Times: `now_ms` is the engine's, monotonic. Due times are milliseconds since 1970, `ahead_ms` of the
 lane ahead of that.
@@ -27,333 +26,442 @@ lane ahead of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from math import ceil
-from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, TypeAlias
 
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share import rules
-from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, DeadLetterCause, ShareSettings
-from kbroker.share.locks import ANSWERED
-from kbroker.share.parked import Lane, Parked
-from kbroker.share.parked_keeping import Look
-from kbroker.share.parked_memory import DEAD, SETTLED, Code, Entry
-from kbroker.share.parked_saving import ParkedSaving
-from kbroker.share.record_state import RecordState
-from kbroker.share.rules import Event
+from kbroker.share.effects import ShareSettings
+from kbroker.share.key_order import KeyOrder
+from kbroker.share.locks import Lock
+from kbroker.share.parked import Lane, Parked, Place
+from kbroker.share.parked_order import READ_AT_ONCE, LaneOrder
+from kbroker.share.record_state import (
+    ACQUIRED,
+    ARCHIVING_CODES,
+    AVAILABLE,
+    BEHIND,
+    DEAD_LETTER_CODES,
+    HOLE,
+    PENDING,
+    PENDING_CODES,
+    REJECTED,
+    UNSAVED_ARCHIVING,
+    RecordState,
+)
+from kbroker.share.returned import NO_SLOT, Returned, Row
+from kbroker.share.runs import Runs
 
-_offset = attrgetter("offset")
-_GIVEN_UP_AT_ONCE = 300
-"""Parked records at a lowered limit that one fetch gives up."""
+NOWHERE: Final = 1 << 63
+_ASKED_AT_ONCE: Final = 1000
+"""No more scheduled records are read while so many keys wait to be searched for."""
+_GIVEN_UP_AT_ONCE: Final = 300
+"""Records at a lowered limit that one fetch gives up."""
+_IN_LINE: Final = frozenset((None, AVAILABLE, *ARCHIVING_CODES))
+"""Codes of the rows that the orders of the lanes count."""
+_AT_REST: Final = bytes((AVAILABLE, BEHIND, HOLE))
+
+Answered: TypeAlias = Sequence[tuple[Row, Parked | None]]
+"""Rows that are PENDING, with what they become; None: no longer parked."""
 
 
-class RanOutHere(NamedTuple):
-    """Records whose locks ran out, by former holder; of these, those of a live holder; and records
-    whose locks were prolonged."""
+class Look:
+    """A read of the store. `changed`: records whose state in the store may be outdated in it."""
 
-    by_member: Mapping[str, int]
-    at_lock_max: int
-    prolonged: int
+    __slots__ = ("changed", "floor")
+
+    def __init__(self, floor: int, changed: Iterable[int]) -> None:
+        self.floor = floor
+        self.changed = set(changed)
 
 
-class Parking(ParkedSaving):
-    """`waiting`: how many records are parked, by all decisions so far. `life_ahead_ms`: added to
-    `now_ms`, it gives the time since 1970, for the whole life of the broker."""
+class Parking:
+    """- `waiting`: how many records are parked, by all decisions so far.
+    - `rows`: those in memory, by offset. `returned`: those with a slot, and `window` their window.
+    - `floor`: the log's start: below it only kept records remain. `needs_sweep`: the store may have
+      others there that are not in memory.
+    - `purged`: below it no record remains, as an operator has removed them. `kept_from`: no record
+      below it is kept.
+    - `life_ahead_ms`: added to `now_ms`, it gives the time since 1970, for the whole life of the
+      broker."""
+
+    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
+        self.waiting = waiting
+        self.rows: dict[int, Row] = {}
+        self.returned = Returned()
+        self.window = self.returned.window
+        self.key_order: KeyOrder | None = None
+        self.floor = self.purged = 0
+        self.needs_sweep = False
+        self.kept_from = NOWHERE
+        self.leader_epoch = leader_epoch
+        self._began_ms = now_ms + life_ahead_ms
+        self.ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
+        self.orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
+        # All dead letters that an earlier life has left must be known before the first one is
+        # written, because some of them may have been written.
+        self.orders[Lane.ARCHIVING].few = self.orders[Lane.ARCHIVING].many = 1 << 62
+        self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
+        self.expiring = 0
+        self.unsaved: dict[int, None] = {}
+        """Rows whose present state the next write saves."""
+        self.ghosts: dict[int, tuple[Place, ...]] = {}
+        self.over: set[int] = set()
+        """Of ghosts and removals under way: records that really were parked and have ended."""
+        self.leaving: dict[int, int] = {}
+        """Ghosts, and records from the front window: how many writes under way concern them."""
+        self.moving: set[int] = set()
+        self.kept_places: set[int] = set()
+        """Of rows and ghosts: those whose bytes the store may have."""
+        self.looks: list[Look] = []
 
     # ---- questions -------------------------------------------------------------------------------
 
     @property
+    def ready(self) -> int:
+        """How many are due and not held."""
+        return len(self.returned.ready)
+
+    def in_turn(self, most: int) -> list[int]:
+        """Their offsets, the longest due first."""
+        return list(islice(self.returned.ready, most))
+
+    def is_ready(self, offset: int) -> bool:
+        return offset in self.returned.ready
+
+    def may_be_kept(self, offset: int) -> bool:
+        return offset in self.kept_places
+
+    @property
     def is_settled(self) -> bool:
         """True if reloading would give the same state."""
-        return not (self.held or self._unsaved or self._ghosts or self._leaving or self.needs_sweep) and all(
-            entry.code in SETTLED for entry in self.entries.values()
-        )
+        has_to_save = self.unsaved or self.ghosts or self.leaving or self.needs_sweep
+        return not (has_to_save or self.window.states.translate(None, _AT_REST))
 
     @property
     def has_unsaved(self) -> bool:
-        return bool(self._unsaved or self._ghosts)
+        return bool(self.unsaved or self.ghosts)
 
     @property
     def has_unsaved_archiving(self) -> bool:
-        return any(
-            self.entries[offset].code == Code.UNSAVED_ARCHIVING
-            for offset in self._unsaved
-            if offset in self.entries
-        )
-
-    def held_by(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for entry in self.entries.values():
-            if entry.code == Code.HELD and entry.member_id is not None:
-                found[entry.member_id] = found.get(entry.member_id, 0) + 1
-        return found
-
-    def next_deadline_ms(self) -> float | None:
-        """When to call expire() and make_ready() next; they may then find nothing to do."""
-        while self._locks and not self._is_lock(*self._locks[0]):
-            heappop(self._locks)
-        due_ms = self._next_due_ms()
-        if not self._locks:
-            return due_ms
-        return self._locks[0][0] if due_ms is None else min(due_ms, self._locks[0][0])
-
-    # ---- time ------------------------------------------------------------------------------------
-
-    def first_lock_ms(self, member_id: str) -> float | None:
-        """When the first lock of the member ends; None: it holds none of these records."""
-        locks = (lock for lock in self._locks if self._is_lock(*lock))
-        held = (ends_ms for ends_ms, offset in locks if self.entries[offset].member_id == member_id)
-        return min(held, default=None)
-
-    def _is_lock(self, deadline_ms: float, offset: int) -> bool:
-        entry = self.entries.get(offset)
-        return entry is not None and entry.code == Code.HELD and entry.deadline_ms == deadline_ms
-
-    def expire(
-        self,
-        now_ms: float,
-        settings: ShareSettings,
-        alive_ms: Callable[[str], float] | None,
-        drawn: Callable[[], float],
-    ) -> RanOutHere:
-        """Take back records whose locks have run out, as SharePartition.expire() does."""
-        by_member: dict[str, int] = {}
-        at_lock_max = prolonged = 0
-        while self._locks and self._locks[0][0] <= now_ms:
-            entry = self.entries.get(self._locks[0][1])
-            if not self._is_lock(*heappop(self._locks)) or entry is None or entry.member_id is None:
-                continue
-            alive = alive_ms(entry.member_id) if settings.lock_max_ms and alive_ms is not None else 0
-            until_ms = rules.prolonged_until(entry.since_ms, settings, now_ms, alive)
-            if until_ms is not None:
-                self._lock(entry, until_ms)
-                prolonged += 1
-                continue
-            at_lock_max += alive > 0 and entry.since_ms != ANSWERED
-            by_member[entry.member_id] = by_member.get(entry.member_id, 0) + 1
-            self._return(entry, now_ms, settings, drawn())
-        return RanOutHere(by_member, at_lock_max, prolonged)
-
-    # ---- members ---------------------------------------------------------------------------------
-
-    def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
-        """A record of the window, to be parked until that time of the engine's clock."""
-        due_ms += self._ahead_ms[Lane.REDELIVERY]
-        return Parked(
-            offset,
-            Lane.REDELIVERY,
-            ceil(due_ms),
-            delivery_count,
-            self._leader_epoch,
-            key_hash=self._key_hash(offset),
-        )
-
-    def _key_hash(self, offset: int) -> int | None:
-        return None if self.key_order is None else self.key_order.hash_of(offset)
-
-    def schedule(self, offset: int, due_ms: int) -> Parked:
-        """A record that was never delivered, to be parked until that time since 1970."""
-        return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch, key_hash=self._key_hash(offset))
+        rows = (self.rows[offset] for offset in self.unsaved if offset in self.rows)
+        return any(self.returned.code(row) == UNSAVED_ARCHIVING for row in rows)
 
     @property
     def archiving(self) -> int:
         """How many dead letters are to be written, or will be once that is saved. All of them are
         in memory."""
-        return self._orders[Lane.ARCHIVING].size + self._expiring
+        return self.orders[Lane.ARCHIVING].size + self.expiring
 
-    def expire_new(self, offset: int, delivery_count: int) -> Parked:
-        """A record of the window that is not held and past its time to live: a dead letter is to be
-        written."""
-        return Parked(
-            offset,
-            Lane.ARCHIVING,
-            0,
-            delivery_count,
-            self._leader_epoch,
-            expired=True,
-            key_hash=self._key_hash(offset),
+    @property
+    def has_archiving(self) -> bool:
+        """True if a record may be saved as ARCHIVING."""
+        if self.ghosts or self.leaving or not self.knows_archiving:
+            return True
+        return self.window.has_any(*ARCHIVING_CODES, *PENDING_CODES)
+
+    def is_gone(self, offset: int, *, is_kept: bool) -> bool:
+        """The log's start has passed the record, and it is not kept."""
+        return offset < self.floor and (not is_kept or offset < self.purged)
+
+    def rows_in(self, first: int, last: int) -> list[Row]:
+        """Rows of these offsets, in order."""
+        if last - first < len(self.rows):
+            return [self.rows[offset] for offset in range(first, last + 1) if offset in self.rows]
+        return [self.rows[offset] for offset in sorted(self.rows) if first <= offset <= last]
+
+    def next_deadline_ms(self) -> float | None:
+        """When a lock runs out or a row is due; there may then be nothing to do."""
+        times = [] if (lock_ms := self.window.next_lock_ms()) is None else [lock_ms]
+        for lane, queue in self._queues.items():
+            self._drop_stale(lane)
+            if queue:
+                times.append(queue[0][0] - self.ahead_ms[lane])
+        return min(times, default=None)
+
+    # ---- from the store --------------------------------------------------------------------------
+
+    @property
+    def wants_read(self) -> bool:
+        """True if begin_read() would name a lane."""
+        return any(order.wants_read and not self._has_enough(lane) for lane, order in self.orders.items())
+
+    def _has_enough(self, lane: Lane) -> bool:
+        """True for the lane of scheduled records while many that are due are behind others of their
+        keys."""
+        order = self.key_order
+        return (
+            lane is Lane.SCHEDULE
+            and order is not None
+            and (order.is_full or len(order.asked) >= _ASKED_AT_ONCE)
         )
 
-    def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
-        """Those of these records that are due and not held are past their time to live. Returns
-        their number."""
-        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
-        for entry in entries:
-            self._give_up_ready(entry, Event.EXPIRE, settings)
-        return len(entries)
+    @property
+    def knows_archiving(self) -> bool:
+        """True if all records on their way to the dead letter queue are in memory."""
+        return self.orders[Lane.ARCHIVING].is_complete
 
-    def _give_up_exhausted(self, settings: ShareSettings) -> None:
-        """Not only those that were about to be delivered, as each turn is a write."""
-        gives_up_from = rules.gives_up_from(settings)
-        exhausted = (entry for entry in self._ready.values() if entry.count >= gives_up_from)
-        for entry in list(islice(exhausted, _GIVEN_UP_AT_ONCE)):
-            self._give_up_ready(entry, Event.LIMIT, settings)
-            self.exhausted += 1
+    @property
+    def knows_redeliveries(self) -> bool:
+        """True if all records that block their keys are in memory, so that the store need not be
+        searched."""
+        return self.orders[Lane.REDELIVERY].is_complete
 
-    def _give_up_ready(self, entry: Entry, event: Event, settings: ShareSettings) -> None:
-        fate = rules.decide(RecordState.AVAILABLE, entry.count, event, settings)
-        if fate.state is not RecordState.ARCHIVING:
-            self._remove(entry)
-            return
-        self._leave_line(entry)
-        entry.expired = fate.cause is DeadLetterCause.EXPIRED
-        entry.lane, entry.due_ms = Lane.ARCHIVING, 0
-        self._line_up(entry)
-        entry.code = Code.UNSAVED_ARCHIVING
-        self._unsaved[entry.offset] = None
+    def begin_read(self) -> tuple[Lane, tuple[int, int]] | None:
+        """Which lane to read now, and from behind which place. The caller then calls end_read() or
+        fail_read()."""
+        for lane, order in self.orders.items():
+            if not self._has_enough(lane) and (after := order.begin_read()) is not None:
+                return lane, after
+        return None
 
-    def acquire(
+    def fail_read(self, lane: Lane) -> None:
+        self.orders[lane].fail_read()
+
+    def end_read(
         self,
-        member_id: str,
-        offsets: Sequence[int],
-        now_ms: float,
+        lane: Lane,
+        found: Sequence[Parked],
         settings: ShareSettings,
-        room: int,
-        *,
-        follows: int,
-    ) -> list[AcquiredRange]:
-        """Lock those of these records that are still ready, in offset order, and `room` at most.
-        The first is taken before all others; one near its delivery limit is taken alone
-        (KAFKA-17541), and not where the response has others before it (`follows`). In a queue,
-        records that have reached the limit, because it was lowered, end as if they had returned
-        now."""
-        ranges: list[AcquiredRange] = []
-        gives_up_from, suspect_from = rules.gives_up_from(settings), rules.suspect_from(settings)
-        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
-        if any(entry.count >= gives_up_from for entry in entries):
-            self._give_up_exhausted(settings)
-            entries = [entry for entry in entries if entry.count < gives_up_from]
-        if entries and entries[0].count < suspect_from:
-            entries = [entry for entry in entries if entry.count < suspect_from]
-        else:
-            del entries[0 if follows else 1 :]
-        del entries[room:]
-        for entry in sorted(entries, key=_offset):
-            offset = entry.offset
-            self._leave_line(entry)
-            self.held += 1
-            entry.code, entry.member_id, entry.since_ms = Code.HELD, member_id, now_ms
-            entry.count = rules.COUNT_UP[entry.count]
-            self._lock(entry, now_ms + settings.lock_duration_ms)
-            if ranges and ranges[-1].last_offset + 1 == offset and ranges[-1].delivery_count == entry.count:
-                ranges[-1] = ranges[-1]._replace(last_offset=offset)
-            else:
-                ranges.append(AcquiredRange(offset, offset, entry.count))
-        return ranges
-
-    def split(
-        self, member_id: str, batches: Sequence[AckBatch]
-    ) -> tuple[list[AckBatch], list[tuple[Entry, list[int]]]]:
-        """Splits an acknowledgement list into batches of the window, and parked records with their
-        types in order.
-
-        Raises KafkaError(invalid_record_state) for a parked record that the member does not hold;
-        nothing has changed then.
-        """
-        rest: list[AckBatch] = []
-        named: dict[int, list[int]] = {}
-        for batch in batches:
-            first, last, types = batch
-            offsets = [
-                offset
-                for offset in self._within(first, last)
-                if not self._is_gone(offset, is_kept=self.entries[offset].kept)
-            ]
-            if not offsets:
-                rest.append(batch)
+        is_lost: Callable[[Parked], bool],
+        read_at_once: int = READ_AT_ONCE,
+    ) -> None:
+        """`is_lost`: whether the log has lost that record. After a restart, no redelivery waits
+        longer than the settings allow, whatever the wall clock was."""
+        longest_ms = rules.longest_wait_ms(settings)
+        for parked in self.orders[lane].end_read(found, is_last=len(found) < read_at_once):
+            offset = parked.offset
+            if offset in self.rows or offset in self.ghosts or offset in self.leaving:
                 continue
-            for offset in offsets:
-                entry, before = self.entries[offset], named.setdefault(offset, [])
-                if (
-                    entry.code != Code.HELD
-                    or entry.member_id != member_id
-                    or any(each != Event.RENEW for each in before)
-                ):
-                    raise KafkaError(
-                        ErrorCode.invalid_record_state, f"Offset {offset} is not acquired by this member."
-                    )
-                before.append(types[0] if len(types) == 1 else types[offset - first])
-            rest += _without(batch, offsets)
-        return rest, [(self.entries[offset], types) for offset, types in named.items()]
+            if self.is_gone(offset, is_kept=parked.kept):
+                continue
+            if parked.kept:
+                self.kept_places.add(offset)
+            if is_lost(parked):
+                self._give_up(parked)
+                continue
+            row = self.add(parked)
+            if lane is Lane.REDELIVERY:
+                if longest_ms and parked.leader_epoch != self.leader_epoch:
+                    row.due_ms = min(row.due_ms, self._began_ms + longest_ms)
+                self._hold_key(row)
+            self.line_up(row, parked)
 
-    def end_prolonging(self, member_id: str, runs: Iterable[tuple[int, int]]) -> None:
+    def add(self, parked: Parked) -> Row:
+        row = self.rows[parked.offset] = Row(parked)
+        return row
+
+    def _give_up(self, parked: Parked) -> None:
+        """Remove a record that is in the store alone."""
+        self.ghosts[parked.offset] = (parked.place,)
+        self.over.add(parked.offset)
+        self.waiting -= 1
+
+    # ---- in line, and out of it ------------------------------------------------------------------
+
+    def line_up(self, row: Row, parked: Parked | None = None) -> None:
+        """The row waits for its time, or for its dead letter to be written."""
+        self.orders[row.lane].size += 1
+        if row.lane is not Lane.ARCHIVING:
+            self.returned.vacate(row)
+            heappush(self._queues[row.lane], (row.due_ms, row.offset))
+        elif row.slot == NO_SLOT:
+            is_rejected = parked is not None and parked.rejected
+            self.returned.place(row, RecordState.ARCHIVING | (REJECTED if is_rejected else 0))
+
+    def leave_line(self, row: Row) -> None:
+        if self.returned.code(row) in _IN_LINE:
+            self.orders[row.lane].size -= 1
+
+    def let_go(self, row: Row) -> None:
+        """The row leaves memory, and stays in the store."""
+        self._forget(row)
+        self.kept_places.discard(row.offset)
+
+    def _forget(self, row: Row) -> None:
+        self.leave_line(row)
+        self.returned.vacate(row)
+        del self.rows[row.offset]
+        self.unsaved.pop(row.offset, None)
+
+    def remove(self, row: Row) -> None:
+        """The record is no longer parked; the next write removes its places."""
+        if self.key_order is not None and self.returned.code(row) == BEHIND:
+            self.key_order.end(row.offset)
+        self._forget(row)
+        self.waiting -= 1
+        self.ghosts[row.offset] = tuple(row.places)
+        self.over.add(row.offset)
+
+    def shrink(self) -> None:
+        """Forget the last ones where too many are in memory."""
+        for lane, order in self.orders.items():
+            if order.size > order.many:
+                queued = [
+                    row for row in self.rows.values() if row.lane == lane and self.can_be_forgotten(row)
+                ]
+                last = order.shrink(row.places[0] for row in queued)
+                for row in queued:
+                    if last is not None and row.places[0] > last:
+                        self.let_go(row)
+
+    def can_be_forgotten(self, row: Row) -> bool:
+        code = self.returned.code(row)
+        is_idle = code is None or code in DEAD_LETTER_CODES
+        return is_idle and len(row.places) == 1 and row.record is None and row.offset not in self.unsaved
+
+    # ---- the order of keys (key_order.py) --------------------------------------------------------
+
+    def order_keys(self, order: KeyOrder | None) -> None:
+        """Keep this order from now on, or (None) none. Members keep what they hold."""
+        self.key_order = order
+        if order is None:
+            for row in self.rows.values():
+                self.go(row)
+            return
+        with_key = [row for _, row in sorted(self.rows.items()) if row.key_hash is not None]
+        for row in with_key:
+            code = self.returned.code(row)
+            is_taken = code is not None and (code in (ACQUIRED, UNSAVED_ARCHIVING) or code & PENDING)
+            if row.lane is Lane.REDELIVERY or is_taken:
+                self._hold_key(row)
+        for row in with_key:
+            if self.returned.code(row) == AVAILABLE and not self._may_go(order, row):
+                self._put_behind(row)
+
+    def _hold_key(self, row: Row) -> None:
+        if self.key_order is not None and row.key_hash is not None:
+            self.key_order.hold(row.offset, row.key_hash, parked=True)
+
+    def _may_go(self, order: KeyOrder, row: Row) -> bool:
+        """True if the record, which is due and has a key, may be delivered."""
+        assert row.key_hash is not None
+        may_be_blocked = not (self.knows_redeliveries and order.has_learnt)
+        if row.lane is Lane.SCHEDULE and may_be_blocked and order.hash_of(row.offset) is None:
+            order.asked[row.offset] = row.key_hash
+            return False
+        return self._admit(order, row.offset, row.key_hash)
+
+    def _admit(self, order: KeyOrder, offset: int, key_hash: int) -> bool:
+        order.know(offset, key_hash)
+        may_go = order.admit(offset)
+        order.park(offset)
+        return may_go
+
+    def _put_behind(self, row: Row) -> None:
+        self.orders[row.lane].size -= 1
+        self.returned.ready.pop(row.offset, None)
+        self.window.put_behind(row.slot)
+
+    def end_asking(self, offsets: Iterable[int]) -> None:
+        """The store has been searched for the keys of these due records."""
+        order = self.key_order
+        for offset in offsets:
+            key_hash = None if order is None else order.asked.pop(offset, None)
+            row = self.rows.get(offset)
+            if order is None or key_hash is None or row is None or self.returned.code(row) != BEHIND:
+                continue
+            if self._admit(order, offset, key_hash):
+                self.go(row)
+
+    def go(self, row: Row) -> bool:
+        """The record is no longer behind another one of its key. False: it was not."""
+        if row.slot == NO_SLOT or not self.window.go(row.slot):
+            return False
+        self.orders[row.lane].size += 1
+        self.returned.ready[row.offset] = row
+        return True
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def make_ready(self, now_ms: float, wall_ms: float) -> int:
+        """Make due records available. Returns their number."""
+        self.ahead_ms[Lane.SCHEDULE] = wall_ms - now_ms
+        before, order = len(self.returned.ready), self.key_order
+        for lane, queue in self._queues.items():
+            due_ms = now_ms + self.ahead_ms[lane]
+            while True:
+                self._drop_stale(lane)
+                if not queue or queue[0][0] > due_ms:
+                    break
+                row = self.rows[heappop(queue)[1]]
+                self.returned.place(row, AVAILABLE)
+                if order is not None and row.key_hash is not None and not self._may_go(order, row):
+                    self._put_behind(row)
+        return len(self.returned.ready) - before
+
+    def _drop_stale(self, lane: Lane) -> None:
+        queue = self._queues[lane]
+        while queue:
+            due_ms, offset = queue[0]
+            row = self.rows.get(offset)
+            if row is not None and row.slot == NO_SLOT and row.lane == lane and row.due_ms == due_ms:
+                return
+            heappop(queue)
+
+    def due_at(self, due_ms: float) -> int:
+        """A time of the engine's clock, as milliseconds since 1970."""
+        return ceil(due_ms + self.ahead_ms[Lane.REDELIVERY])
+
+    def engine_time(self, due_ms: int) -> float:
+        """The reverse, but for the rounding."""
+        return due_ms - self.ahead_ms[Lane.REDELIVERY]
+
+    # ---- records of the front window -------------------------------------------------------------
+
+    def new(
+        self, offset: int, lane: Lane, due_ms: int, delivery_count: int, *, is_expired: bool = False
+    ) -> Parked:
+        """A record of the front window, to be parked once that is saved. `is_expired`: it is past
+        its time to live, and a dead letter is to be written."""
+        key_hash = None if self.key_order is None else self.key_order.hash_of(offset)
+        what = offset, lane, due_ms, delivery_count, self.leader_epoch
+        return Parked(*what, expired=is_expired, key_hash=key_hash)
+
+    def move_in(self, parked: Parked, record: bytes) -> Row:
+        """Park and keep a record of the front window. The next write saves it."""
+        row = self.add(parked)
+        row.places[:0] = self.ghosts.pop(parked.offset, ())
+        self.moving.add(parked.offset)
+        self.waiting += 1
+        self.line_up(row, parked)
+        self._keep(row, record)
+        return row
+
+    def hold(self, row: Row, lock: Lock, since_ms: float) -> None:
+        """The member that held the record in the front window holds it here, until the same
+        deadline."""
+        self.leave_line(row)
+        row.count += 1
+        self.returned.place(row, ACQUIRED)
+        self.window.renew(lock.member_id, row.slot, row.slot, lock.deadline_ms, since_ms)
+
+    # ---- what is gone, or kept -------------------------------------------------------------------
+
+    def note(self, row: Row) -> None:
+        """The next write saves its present state."""
+        self.unsaved[row.offset] = None
+
+    def end_prolonging(self, member_id: str, runs: Runs) -> None:
         """The member has finished with these records although it holds them: their locks are no
         longer prolonged."""
-        for first, last in runs:
-            for entry in map(self.entries.__getitem__, self._within(first, last)):
-                if entry.code == Code.HELD and entry.member_id == member_id:
-                    entry.since_ms = ANSWERED
-
-    def _within(self, first: int, last: int) -> list[int]:
-        if last - first < len(self.entries):
-            return [offset for offset in range(first, last + 1) if offset in self.entries]
-        return sorted(offset for offset in self.entries if first <= offset <= last)
-
-    def apply(
-        self,
-        named: Sequence[tuple[Entry, list[int]]],
-        settings: ShareSettings,
-        now_ms: float,
-        drawn: Callable[[], float],
-    ) -> list[tuple[Entry, Parked | None]]:
-        """Carry out the result of split(). Returns the pending records and their new states."""
-        pending: list[tuple[Entry, Parked | None]] = []
-        for entry, types in named:
-            if types[0] == Event.RENEW:
-                entry.since_ms = now_ms
-                self._lock(entry, now_ms + settings.lock_duration_ms)
-            ack_type = types[-1]
-            if ack_type == Event.RENEW:
-                continue
-            target = self._after(entry, Event(ack_type), settings, now_ms, drawn())
-            pending.append(self._await(entry, target))
-        return pending
-
-    def release_member(
-        self, member_id: str, settings: ShareSettings, delayed_at_ms: float | None, drawn: Callable[[], float]
-    ) -> list[tuple[Entry, Parked | None]]:
-        """The member's records return. Without a delay they keep their due times, which have
-        passed."""
-        pending = []
-        for entry in [
-            each for each in self.entries.values() if each.code == Code.HELD and each.member_id == member_id
-        ]:
-            event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
-            target = self._after(entry, event, settings, delayed_at_ms or 0.0, drawn())
-            pending.append(self._await(entry, target))
-        return pending
-
-    def _await(self, entry: Entry, target: Parked | None) -> tuple[Entry, Parked | None]:
-        entry.code = Code.PENDING
-        self.held -= 1
-        return entry, target
-
-    # ---- what is gone ----------------------------------------------------------------------------
-
-    def lost(self, offsets: Iterable[int]) -> int:
-        """The log has no records there: those that are ready are no longer parked. Returns their
-        number."""
-        entries = [self._ready[offset] for offset in offsets if offset in self._ready]
-        for entry in entries:
-            self._remove(entry)
-        return len(entries)
+        slots = [row.slot for first, last in runs for row in self.rows_in(first, last)]
+        self.window.end_prolonging(member_id, [(slot, slot) for slot in slots if slot != NO_SLOT])
 
     def drop_below(self, new_start_offset: int) -> dict[str, int]:
         """The log now begins there. Returns how many records below it each member held."""
         self.floor = new_start_offset
         self.needs_sweep = self.needs_sweep or self.waiting > 0
         held: dict[str, int] = {}
-        for entry in [
-            entry for entry in self.entries.values() if self._is_gone(entry.offset, is_kept=entry.kept)
-        ]:
-            if entry.code == Code.HELD and entry.member_id is not None:
-                held[entry.member_id] = held.get(entry.member_id, 0) + 1
-            if entry.code == Code.PENDING:
-                continue  # A sweep after its write finds what that has left.
-            self._remove(entry)
+        for row in [row for row in self.rows.values() if self.is_gone(row.offset, is_kept=row.kept)]:
+            code = self.returned.code(row)
+            if code == ACQUIRED:
+                member_id = self.window.holder_of(row.slot)
+                held[member_id] = held.get(member_id, 0) + 1
+            if code is None or not code & PENDING:
+                self.remove(row)  # Otherwise a sweep after its write finds what that has left.
         return held
 
     def purge(self, end_offset: int) -> dict[str, int]:
@@ -365,10 +473,21 @@ class Parking(ParkedSaving):
     def is_pending_below(self, end_offset: int) -> bool:
         """True if a write under way concerns a record there: a client's change, which may park it
         again, or a removal."""
-        is_said = any(
-            entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values()
+        pending = (slot for slot, code in enumerate(self.window.states) if code & PENDING)
+        return any(self.returned.at(slot).offset < end_offset for slot in pending) or any(
+            offset < end_offset for offset in self.leaving
         )
-        return is_said or any(offset < end_offset for offset in self._leaving)
+
+    def begin_look(self, under_way: Iterable[int]) -> Look:
+        """The caller is about to read the store for keep() or sweep(). `under_way`: offsets of
+        records in writes that have not ended."""
+        look = Look(self.floor, under_way)
+        self.looks.append(look)
+        return look
+
+    def end_look(self, look: Look) -> None:
+        if look in self.looks:
+            self.looks.remove(look)
 
     def sweep(self, found: Iterable[Parked], look: Look) -> int:
         """Those of these records of the look that lie below the log's start and are not kept are no
@@ -377,66 +496,41 @@ class Parking(ParkedSaving):
         gone = 0
         for parked in found:
             offset = parked.offset
-            is_here = (
-                offset in self.entries
-                or offset in self._ghosts
-                or offset in self._leaving
-                or offset in look.changed
-            )
-            if offset < look.floor and not is_here and self._is_gone(offset, is_kept=parked.kept):
+            is_here = offset in self.rows or offset in self.ghosts or offset in self.leaving
+            if is_here or offset in look.changed or offset >= look.floor:
+                continue
+            if self.is_gone(offset, is_kept=parked.kept):
                 if parked.kept:
-                    self._may_be_kept.add(offset)
+                    self.kept_places.add(offset)
                 self._give_up(parked)
                 gone += 1
         return gone
 
-    # ---- dead letters ----------------------------------------------------------------------------
+    def keep(self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look) -> int:
+        """Keep these records of the look with the next write, except those that have changed
+        meanwhile. Returns how many there are to save."""
+        number = 0
+        for parked in found:
+            offset, record = parked.offset, records.get(parked.offset)
+            if record is None:
+                continue
+            row = self.rows.get(offset)
+            if row is None:
+                is_leaving = offset in self.ghosts or offset in self.leaving
+                is_read = self.orders[parked.lane].reaches(parked.place)
+                if is_leaving or offset in look.changed or parked.kept or is_read:
+                    continue
+                row = self.add(parked)
+                self.line_up(row, parked)
+                if parked.lane is Lane.REDELIVERY:
+                    self._hold_key(row)
+            if (self.returned.code(row) or 0) & PENDING or row.is_kept:
+                continue
+            self._keep(row, record)
+            number += 1
+        return number
 
-    @property
-    def has_dead_letters(self) -> bool:
-        return self._orders[Lane.ARCHIVING].size > 0 and any(
-            entry.code == Code.ARCHIVING for entry in self.entries.values()
-        )
-
-    @property
-    def has_archiving(self) -> bool:
-        """True if a record may be saved as ARCHIVING."""
-        if self._ghosts or self._leaving or not self.knows_archiving:
-            return True
-        return any(entry.code in DEAD or entry.code == Code.PENDING for entry in self.entries.values())
-
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Hand out the records that are ARCHIVING, by offset."""
-        taken = []
-        for entry in sorted(
-            (each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset
-        ):
-            entry.code = Code.HANDED_OUT
-            cause = DeadLetterCause.REJECTED if entry.rejected else DeadLetterCause.EXHAUSTED
-            if entry.expired:
-                cause = DeadLetterCause.EXPIRED
-            taken.append(DeadLetter(entry.offset, entry.offset, entry.count, cause))
-        return taken
-
-    def handed_out(self, runs: Iterable[tuple[int, int]]) -> list[int]:
-        """Which of these offsets are parked records that are handed out as dead letters."""
-        found = [offset for first, last in runs for offset in self._within(first, last)]
-        return [offset for offset in found if self.entries[offset].code == Code.HANDED_OUT]
-
-    def dead_lettered(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self._remove(self.entries[offset])
-
-    def give_back_dead_letters(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self.entries[offset].code = Code.ARCHIVING
-
-
-def _without(batch: AckBatch, offsets: Sequence[int]) -> Iterator[AckBatch]:
-    """The batch in pieces, without these offsets, which lie in it in order."""
-    first, last, types = batch
-    at = first
-    for offset in (*offsets, last + 1):
-        if at < offset:
-            yield AckBatch(at, offset - 1, types if len(types) == 1 else types[at - first : offset - first])
-        at = offset + 1
+    def _keep(self, row: Row, record: bytes) -> None:
+        row.record = record
+        self.note(row)
+        self.kept_from = min(self.kept_from, row.offset)

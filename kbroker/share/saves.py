@@ -12,19 +12,17 @@ SharePartition decides what becomes of the records when a write ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from kbroker.makers import maker
+from kbroker.share import row_writes
 from kbroker.share.effects import Persist, StateBatch
 from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.parked import Parked, ParkingChange
-from kbroker.share.parked_memory import Entry
-from kbroker.share.parked_saving import ParkingWrite
-from kbroker.share.parking import Parking
+from kbroker.share.parking import Answered, Parking
 from kbroker.share.record_state import HOLE, PASSED, PENDING_CODES, STATE, RecordState
+from kbroker.share.row_writes import ParkingWrite
 from kbroker.share.runs import Runs, joined_runs, size_of
-
-ParkedPending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
 _new_persist = maker(
@@ -102,7 +100,7 @@ class Saves:
         parking: Parking | None,
         pending: Runs,
         holder: str | None = None,
-        parked: ParkedPending = (),
+        parked: Answered = (),
         to_park: Sequence[Parked] = (),
     ) -> Persist:
         """Save what is pending, held by the member, together with everything that waits to be
@@ -126,7 +124,7 @@ class Saves:
         changes: tuple[ParkingChange, ...] = ()
         write, waiting = None, 0
         if parking is not None and (parked or to_park or parking.has_unsaved):
-            (changes, write), waiting = parking.write(parked, to_park), max(0, parking.waiting)
+            (changes, write), waiting = row_writes.begin(parking, parked, to_park), max(0, parking.waiting)
             if write.moved:
                 places = self.from_start([(offset, offset) for offset in write.moved])
                 batches = sorted(

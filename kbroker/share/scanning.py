@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kbroker.share import ordering
+from kbroker.share import ordering, returning
 from kbroker.share.acquire import Batches, Control, runs_of
 from kbroker.share.effects import Persist
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.ordering import Keys
-from kbroker.share.parked import Parked
-from kbroker.share.record_state import AVAILABLE, HOLE, PENDING, WAITING, RecordState
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.record_state import AVAILABLE, HOLE, WAITING, RecordState
 from kbroker.share.rules import Event, decide
 from kbroker.share.runs import joined_runs
 from kbroker.share.runs import runs_of as offset_runs
@@ -119,21 +119,15 @@ def _put_off(
     park_from_ms = wall_ms + (engine.settings.park_from_ms or 0)
     to_park, soon = [], []
     for offset, due_ms in scheduled:
-        i = offset - window.base
-        if (
-            not window.start_offset <= offset <= window.end_offset
-            or window.states[i] != AVAILABLE
-            or window.counts[i]
-        ):
+        if window.code_at(offset) != AVAILABLE or window.counts[offset - window.base]:
             continue
-        window.undelivered -= 1
         if due_ms < park_from_ms:
-            window.states[i] = AVAILABLE | WAITING
+            window.wait(offset)
             engine.waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=wall_ms)
             soon.append(offset)
         else:
-            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
-            to_park.append(parking.schedule(offset, due_ms))
+            window.move_out(offset)
+            to_park.append(parking.new(offset, Lane.SCHEDULE, due_ms, 0))
     return to_park, soon
 
 
@@ -170,13 +164,10 @@ def park_again(engine: SharePartition, wall_ms: float) -> Persist | None:
     for offset, due_ms in engine.waits.scheduled_from(wall_ms + (engine.settings.park_from_ms or 0))[
         :_AT_ONCE
     ]:
-        if (
-            window.start_offset <= offset <= window.end_offset
-            and window.states[offset - window.base] == WAITING
-        ):
-            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+        if window.code_at(offset) == WAITING:
+            window.move_out(offset)
             engine.waits.end(offset)
-            to_park.append(engine.parking.schedule(offset, due_ms))
+            to_park.append(engine.parking.new(offset, Lane.SCHEDULE, due_ms, 0))
     return engine.saves.begin_best_effort(engine.parking, [], to_park) if to_park else None
 
 
@@ -238,10 +229,10 @@ def keys_found(engine: SharePartition, asked: Sequence[int], parked: Mapping[int
     if order is None or parking is None:
         return
     order.found(parked)
-    for offset in [each for each in asked if each in order.asked and each not in parking.entries]:
+    for offset in [each for each in asked if each in order.asked and each not in parking.rows]:
         del order.asked[offset]
         if order.admit(offset):
-            ordering.go(engine.window, offset)
+            engine.window.go(offset)
     parking.end_asking(asked)
 
 
@@ -255,22 +246,16 @@ def expire_records(engine: SharePartition, offsets: Sequence[int]) -> Persist | 
     assert parking is not None
     archived, to_park = [], []
     for offset in offsets:
-        i = offset - window.base
-        if (
-            not window.states
-            or not window.start_offset <= offset <= window.end_offset
-            or window.states[i] != AVAILABLE
-        ):
+        if window.code_at(offset) != AVAILABLE:
             continue
-        count = window.counts[i]
-        window.undelivered -= not count
+        count = window.counts[offset - window.base]
         if decide(RecordState.AVAILABLE, count, Event.EXPIRE, settings).state is RecordState.ARCHIVING:
-            window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
-            to_park.append(parking.expire_new(offset, count))
+            window.move_out(offset)
+            to_park.append(parking.new(offset, Lane.ARCHIVING, 0, count, is_expired=True))
         else:
-            window.set_code(offset, offset, RecordState.ARCHIVED)
+            window.archive(offset)
             archived.append(offset)
-    expired = len(archived) + len(to_park) + parking.expire_ready(offsets, settings)
+    expired = len(archived) + len(to_park) + returning.expire(parking, offsets, settings)
     if not expired:
         return None
     engine.counters.expired += expired

@@ -21,10 +21,11 @@ it passes to acquire() must be what it read at that offset.
 
 A SharePartition has parts, and modules of functions work on it:
 
-    window      in_flight.py     the records in flight
+    window      in_flight.py     the front window: the records in flight
     waits       redelivery.py    when those that wait are due
     saves       saves.py         writes under way, and what waits for the next one
-    parking     parking.py       records that wait outside the window
+    parking     parking.py       records that wait outside of it, and have a window for those that
+                                 are due (returned.py)
     key_order   key_order.py     which record of each key is first
 
     offers.py       what a member could get now
@@ -44,11 +45,11 @@ Stricter than Kafka where no client can tell the difference:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from random import random
 
 from kbroker.errors import KafkaError
-from kbroker.share import acknowledge, ordering, rules
+from kbroker.share import acknowledge, ordering, returning, row_writes, rules
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, Control, runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
@@ -56,23 +57,21 @@ from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.in_flight_view import InFlightView, in_flight_view
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.locks import ANSWERED, Lock
-from kbroker.share.parked import Parked
-from kbroker.share.parked_memory import Code
-from kbroker.share.parking import Parking
+from kbroker.share.parked import Lane, Parked
+from kbroker.share.parking import Answered, Parking
 from kbroker.share.record_state import (
     ACQUIRED,
     ARCHIVING_CODES,
     AVAILABLE,
     BEHIND,
     PASSED,
-    PENDING,
     WAITING,
     RecordState,
 )
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.rules import Event
 from kbroker.share.runs import Runs, check_state, joined_runs, size_of
-from kbroker.share.saves import ParkedPending, Saves
+from kbroker.share.saves import Saves
 from kbroker.share.statistics import Counters, RanOut, SharePartitionStatistics, statistics_of
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
@@ -129,6 +128,11 @@ class SharePartition:
         self.settings = settings
         self.advance()
 
+    @property
+    def windows(self) -> Sequence[InFlightWindow]:
+        """The front window, and that of returned records, where there is one."""
+        return (self.window,) if self.parking is None else (self.window, self.parking.window)
+
     def count_held(self, of_group: HeldRecords | None) -> None:
         """From now on, add the records that members hold here to the counts of the group. None:
         stop counting."""
@@ -138,8 +142,7 @@ class SharePartition:
             self.held = None
             return
         self.held = HeldHere(of_group)
-        counts = list(self.window.held_by())
-        counts += [] if self.parking is None else self.parking.held_by().items()
+        counts = [each for window in self.windows for each in window.held_by()]
         counts += [(each.holder, each.held) for each in self.saves.under_way.values() if each.holder]
         for member_id, records in counts:
             self.held.add(member_id, records)
@@ -232,15 +235,19 @@ class SharePartition:
 
     def _acknowledge(self, member_id: str, batches: Sequence[AckBatch], now_ms: float) -> Persist | None:
         parking, named = self.parking, None
-        if parking is not None and parking.entries:
+        if parking is not None and parking.rows:
             acknowledge.check_renewals(self.settings, batches)
-            batches, named = parking.split(member_id, batches)
+            batches, named = returning.name(parking, member_id, batches)
         if parking is not None:
             lowest = min(max(self.log_start, parking.floor), parking.kept_from)
             acknowledge.check_passed(batches, lowest, self.window.start_offset)
         checked = acknowledge.check(self.window, self.settings, member_id, batches)
         pending = acknowledge.apply(self.window, self.settings, member_id, checked, now_ms=now_ms)
-        parked = parking.apply(named, self.settings, now_ms, random) if parking is not None and named else ()
+        parked = (
+            returning.apply(parking, member_id, named, self.settings, now_ms, random)
+            if parking is not None and named
+            else ()
+        )
         to_park = self._begin_waits(pending, now_ms) if self.settings.redelivery is not None else ()
         return (
             self.saves.begin(self.parking, pending, member_id, parked, to_park) if pending or parked else None
@@ -259,9 +266,11 @@ class SharePartition:
         parking = self.parking
         if parking is None or not self.has_learnt_keys:
             return []
-        exhausted = parking.exhausted
-        ranges = parking.acquire(member_id, offsets, now_ms, self.settings, self.locks_left, follows=follows)
-        self.saves.has_given_up = self.saves.has_given_up or parking.exhausted > exhausted
+        exhausted = parking.window.exhausted
+        ranges = returning.acquire(
+            parking, member_id, offsets, self.settings, self.locks_left, now_ms=now_ms, follows=follows
+        )
+        self.saves.has_given_up = self.saves.has_given_up or parking.window.exhausted > exhausted
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self.counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self.counters.acquired_records += taken
@@ -274,19 +283,15 @@ class SharePartition:
         """The member's session has ended, or it has forgotten the partition: its records return
         with their delivery counts. They wait for redelivery from `delayed_at_ms` on; None: the
         session ended in order, and they are available at once."""
-        window, settings = self.window, self.settings
         event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
-        by_count = rules.returned(event, settings)
-        runs = joined_runs(
-            [run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)]
-        )
-        for first, last in runs:
-            window.exhausted += window.give_back(first, last, by_count)
+        by_count, parking = rules.returned(event, self.settings), self.parking
+        runs = _release(self.window, member_id, by_count)
         to_park = self._begin_waits(runs, delayed_at_ms) if delayed_at_ms is not None else ()
-        parked: ParkedPending = ()
-        if self.parking is not None and self.parking.held:
-            parked = self.parking.release_member(member_id, settings, delayed_at_ms, random)
-        return self.saves.begin(self.parking, runs, member_id, parked, to_park) if runs or parked else None
+        parked: Answered = ()
+        if parking is not None and parking.window.states:
+            slots = _release(parking.window, member_id, by_count)
+            parked = returning.answered(parking, slots, self.settings, delayed_at_ms, random)
+        return self.saves.begin(parking, runs, member_id, parked, to_park) if runs or parked else None
 
     def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
         """Take back the records whose locks have run out. They are available (or wait) at once,
@@ -295,7 +300,20 @@ class SharePartition:
         `alive_ms(member_id)`: for how long the member is known to live from now on. The locks of
         live members are prolonged, up to `lock_max_ms` in all.
         """
-        window, settings, runs = self.window, self.settings, []
+        parking, runs = self.parking, self._run_out(self.window, now_ms, alive_ms)
+        to_park = self._begin_waits(runs, now_ms)
+        if self.key_order is not None:
+            ordering.gate(self.window, self.key_order, runs)
+        slots = [] if parking is None else self._run_out(parking.window, now_ms, alive_ms)
+        if parking is not None:
+            returning.came_back(parking, slots, self.settings, now_ms, random)
+        return self.saves.begin_best_effort(parking, runs, to_park) if runs or slots else None
+
+    def _run_out(
+        self, window: InFlightWindow, now_ms: float, alive_ms: Callable[[str], float] | None
+    ) -> Runs:
+        """The runs of this window that have returned."""
+        settings, runs = self.settings, []
         by_count = rules.returned(Event.RUN_OUT, settings)
         for lock in list(window.locks.due(now_ms)):
             held = list(window.held_runs(lock))
@@ -303,7 +321,7 @@ class SharePartition:
                 settings.lock_max_ms
                 and held
                 and alive_ms is not None
-                and self._prolong(lock, held, now_ms, alive_ms(lock.member_id))
+                and self._prolong(window, lock, held, now_ms, alive_ms(lock.member_id))
             ):
                 continue
             for first, last in held:
@@ -312,26 +330,11 @@ class SharePartition:
             if self.held is not None:
                 self.held.add(lock.member_id, -size_of(held))
             runs += held
-        to_park = self._begin_waits(runs, now_ms)
-        if self.key_order is not None:
-            ordering.gate(window, self.key_order, runs)
-        has_parked = self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms)
-        return self.saves.begin_best_effort(self.parking, runs, to_park) if runs or has_parked else None
+        return runs
 
-    def _expire_parked(
-        self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None
+    def _prolong(
+        self, window: InFlightWindow, lock: Lock, held: Runs, now_ms: float, alive_ms: float
     ) -> bool:
-        """True if parked records have returned."""
-        ran_out = parking.expire(now_ms, self.settings, alive_ms, random)
-        self.counters.prolonged_locks += ran_out.prolonged
-        self.counters.at_lock_max += ran_out.at_lock_max
-        for member_id, records in ran_out.by_member.items():
-            self.counters.lock_timeouts += records
-            if self.held is not None:
-                self.held.add(member_id, -records)
-        return bool(ran_out.by_member)
-
-    def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
         """True if the holder keeps the records."""
         settings, since_ms = self.settings, lock.since_ms
         since_ms = lock.deadline_ms - settings.lock_duration_ms if since_ms is None else since_ms
@@ -340,7 +343,7 @@ class SharePartition:
             self.counters.at_lock_max += size_of(held) if alive_ms > 0 and since_ms != ANSWERED else 0
             return False
         for first, last in held:
-            self.window.renew(lock.member_id, first, last, deadline_ms, since_ms)
+            window.renew(lock.member_id, first, last, deadline_ms, since_ms)
         self.counters.prolonged_locks += size_of(held)
         return True
 
@@ -376,8 +379,9 @@ class SharePartition:
                     continue
                 wait_ms = rules.redelivery_wait_ms(count, settings, random())
                 if self.parking is not None and park_from_ms is not None and wait_ms > park_from_ms:
-                    window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
-                    to_park.append(self.parking.park(offset, now_ms + wait_ms, count))
+                    window.move_out(offset)
+                    due_ms = self.parking.due_at(now_ms + wait_ms)
+                    to_park.append(self.parking.new(offset, Lane.REDELIVERY, due_ms, count))
                 else:
                     self.waits.begin(offset, now_ms + wait_ms)
         return to_park
@@ -386,10 +390,8 @@ class SharePartition:
 
     def first_lock_ms(self, member_id: str) -> float | None:
         """When the first lock ends under which the member holds a record; None: it holds none."""
-        lock_ms = self.window.first_lock_ms(member_id)
-        if self.parking is None or (parked_ms := self.parking.first_lock_ms(member_id)) is None:
-            return lock_ms
-        return parked_ms if lock_ms is None else min(lock_ms, parked_ms)
+        found = (window.first_lock_ms(member_id) for window in self.windows)
+        return min((lock_ms for lock_ms in found if lock_ms is not None), default=None)
 
     def next_deadline_ms(self) -> float | None:
         """When to call expire() and end_waits() next; they may then find nothing to do. None: no
@@ -414,7 +416,7 @@ class SharePartition:
 
     @property
     def ran_out(self) -> RanOut:
-        exhausted = self.window.exhausted + (0 if self.parking is None else self.parking.exhausted)
+        exhausted = sum(window.exhausted for window in self.windows)
         return RanOut(self.counters.lock_timeouts, exhausted, self.counters.at_lock_max)
 
     # ---- what becomes of a Persist ---------------------------------------------------------------
@@ -425,7 +427,7 @@ class SharePartition:
         for first, last in write.pending:
             window.settle(first, last)
         if write.parked is not None and self.parking is not None:
-            self.parking.persisted(write.parked)
+            row_writes.persisted(self.parking, write.parked)
             for offset in write.parked.moved:
                 window.settle(offset, offset)
         if self.held is not None and write.holder is not None:
@@ -452,10 +454,12 @@ class SharePartition:
         still, due = 0, dict[int, float]()
         saves.note([*write.passed, *((batch.first_offset, batch.last_offset) for batch in write.decided)])
         if parked is not None and self.parking is not None:
-            still = self.parking.failed(parked, now_ms, self.settings, random) - len(parked.pending)
-            pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
-            due = self.parking.redeliveries_in(parked)
-            pending = self._come_back_soon(pending, self.parking.expired_in(parked), now_ms)
+            still = row_writes.failed(self.parking, parked, self.settings, now_ms, random)
+            still -= len(parked.pending)
+            pending = self._put_off_again(pending, parked.new_in(Lane.SCHEDULE), now_ms)
+            redeliveries = parked.new_in(Lane.REDELIVERY)
+            due = {offset: self.parking.engine_time(due_ms) for offset, due_ms in redeliveries.items()}
+            pending = self._come_back_soon(pending, parked.new_in(Lane.ARCHIVING), now_ms)
         by_count, prolongs = rules.returned(Event.RUN_OUT, self.settings), self.settings.lock_max_ms > 0
         for first, last in pending:
             returned = window.roll_back(first, last, by_count, now_ms, prolongs=prolongs)
@@ -485,7 +489,7 @@ class SharePartition:
                 self.waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, due.keys()) if due else pending
 
-    def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
+    def _come_back_soon(self, pending: Runs, expired: Collection[int], now_ms: float) -> Runs:
         """Expired records that could not be parked as dead letters wait a moment before the next
         attempt. Returns the other pending runs."""
         for offset in expired:
@@ -541,7 +545,7 @@ class SharePartition:
         if self.saves.under_way:
             held += sum(write.held for write in self.saves.under_way.values())
         if self.parking is not None:
-            held += self.parking.held
+            held += self.parking.window.states.count(ACQUIRED)
         return max(0, self.settings.max_record_locks - held)
 
     def pass_over(self, first: int, last: int, *, is_finished: bool) -> None:
@@ -572,10 +576,9 @@ class SharePartition:
         """Make the next record of each freed key available."""
         while order.freed:
             offset = order.freed.pop()
-            entry = None if self.parking is None else self.parking.entries.get(offset)
-            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
-                self.parking.go(entry)
-            elif not ordering.go(self.window, offset):
+            row = None if self.parking is None else self.parking.rows.get(offset)
+            has_gone = row is not None and self.parking is not None and self.parking.go(row)
+            if not has_gone and not self.window.go(offset):
                 order.end(offset)
 
     def lose_keys(self, runs: Runs) -> None:
@@ -583,6 +586,15 @@ class SharePartition:
         if self.key_order is not None:
             ordering.end_lost(self.key_order, runs)
             self._free_keys(self.key_order)
+
+
+def _release(window: InFlightWindow, member_id: str, by_count: bytes) -> Runs:
+    """All that the member holds returns. Returns its runs."""
+    locks = window.locks.of_member(member_id)
+    runs = joined_runs([run for lock in locks for run in window.held_runs(lock)])
+    for first, last in runs:
+        window.exhausted += window.give_back(first, last, by_count)
+    return runs
 
 
 def _without(runs: Runs, offsets: Container[int]) -> Runs:

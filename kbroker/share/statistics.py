@@ -9,7 +9,7 @@ from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.in_flight_view import batch_count
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import ARCHIVING_CODES, BEHIND, PENDING_CODES, WAITING, RecordState
+from kbroker.share.record_state import ACQUIRED, ARCHIVING_CODES, BEHIND, PENDING_CODES, WAITING, RecordState
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def statistics_of(
         archived=count(RecordState.ARCHIVED),
         delivery_complete_count=window.complete,
         parked=0 if parking is None else parking.waiting,
-        parked_held=0 if parking is None else parking.held,
+        parked_held=0 if parking is None else parking.window.states.count(ACQUIRED),
         behind_keys=0 if keys is None else keys.waiting,
         locks=len(window.locks),
         writes_under_way=writes_under_way,
@@ -120,8 +120,8 @@ def statistics_of(
         prolonged_locks=counters.prolonged_locks,
         delayed_deliveries=counters.delayed_deliveries,
         failed_writes=counters.failed_writes,
-        rejected=window.rejected + (0 if parking is None else parking.rejected),
-        exhausted=window.exhausted + (0 if parking is None else parking.exhausted),
+        rejected=window.rejected + (0 if parking is None else parking.window.rejected),
+        exhausted=window.exhausted + (0 if parking is None else parking.window.exhausted),
         expired=counters.expired,
         dead_lettered=counters.dead_lettered,
         look_ahead_stops=counters.look_ahead_stops + (0 if keys is None else keys.stops),

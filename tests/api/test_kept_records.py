@@ -106,7 +106,7 @@ async def take(
 def kept(client: Client, key: tuple[UUID, int]) -> list[int]:
     parking = engine_of(client, key).parking
     assert parking is not None
-    return sorted(offset for offset, entry in parking.entries.items() if entry.kept)
+    return sorted(offset for offset, row in parking.rows.items() if row.kept)
 
 
 def records_of(answer: object) -> list[Record]:

@@ -15,7 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Record, build_batch
 from kbroker.formats.compression import Codec
 from kbroker.formats.parked_records import BY_KEY, ParkedKey, end_of, read_parked_entries
-from kbroker.share import key_order, parked_memory, parked_order
+from kbroker.share import key_order, parked_order, parking
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import (
@@ -253,7 +253,7 @@ class TestRestarts:
             await end(member, key, *range(40), how=RELEASE)
             assert (parked(client, key), len(blocked(client))) == (40, 40)
         monkeypatch.setattr("kbroker.broker.queues.parked_reading.READ_AT_ONCE", 2)
-        monkeypatch.setattr(parked_memory.ParkedMemory.end_read, "__defaults__", (2,))
+        monkeypatch.setattr(parking.Parking.end_read, "__defaults__", (2,))
         monkeypatch.setattr(parked_order.LaneOrder.__init__, "__kwdefaults__", {"few": 2, "many": 4})
         async with connect("lmdb", config=FAST) as client:
             member = Member(client, "m2")

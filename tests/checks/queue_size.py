@@ -40,7 +40,7 @@ ENGINE: Final = ("share", "broker/queues")
 RULES: Final = "share/rules.py"
 _COLUMNS: Final = {"states", "counts"}
 _FIELDS: Final = {"code", "count", "delivery_count"}
-_WRITERS: Final = {"set_code", "set_codes"}
+_WRITERS: Final = {"_set_code", "_set_codes", "set_code", "set_codes"}
 _COUNTS_MEMBERS: Final = "share/held.py"
 """Its `counts` are of members, not of records."""
 REDELIVERY: Final = {

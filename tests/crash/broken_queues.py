@@ -16,19 +16,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappush
 from itertools import count
 from typing import Any
 
 from kbroker.broker.persisters.parked_cleaner import ParkedCleaner
 from kbroker.broker.queues import loading as share_loading
+from kbroker.share import returning, row_writes
 from kbroker.share.key_order import KeyOrder
-from kbroker.share.parked import Parked, ParkingChange
-from kbroker.share.parked_memory import Code, ParkedMemory
-from kbroker.share.parked_saving import ParkingWrite
+from kbroker.share.parked import ParkingChange
 from kbroker.share.parking import Parking
 from kbroker.share.persister import ReadResult
+from kbroker.share.returned import NO_SLOT
 from kbroker.share_state import parked as parked_state
 
 
@@ -59,24 +59,21 @@ def _keeps_accepted() -> None:
 
 
 def _forgets_due_times() -> None:
-    def at_once(make: Callable[..., Parked]) -> Callable[..., Parked]:
-        return lambda *args: make(*args)._replace(due_ms=0)
-
-    Parking.park = at_once(Parking.park)  # type: ignore[method-assign]
-    Parking.schedule = at_once(Parking.schedule)  # type: ignore[method-assign]
+    new = Parking.new
+    Parking.new = lambda *args, **options: new(*args, **options)._replace(due_ms=0)  # type: ignore[method-assign]
 
 
 def _hurries_at_start() -> None:
-    end_read = ParkedMemory.end_read
+    end_read = Parking.end_read
 
     def end_and_hurry(self: Any, *args: Any, **options: Any) -> None:
         end_read(self, *args, **options)
-        for entry in self.entries.values():
-            if entry.code == Code.QUEUED:
-                entry.due_ms = 0
-                heappush(self._queues[entry.lane], (0, entry.offset))
+        for row in self.rows.values():
+            if row.slot == NO_SLOT:
+                row.due_ms = 0
+                heappush(self._queues[row.lane], (0, row.offset))
 
-    ParkedMemory.end_read = end_and_hurry  # type: ignore[method-assign]
+    Parking.end_read = end_and_hurry  # type: ignore[method-assign]
 
 
 def _resets_counts() -> None:
@@ -104,19 +101,24 @@ def _keeps_lost() -> None:
     """Four places remove them, and all are disabled: at once, in pieces after the log's start
     moves, when nothing is left to deliver, and at each load."""
 
-    def forgetting(act: Callable[..., Any]) -> Callable[..., Any]:
-        def forget(self: Any, *args: Any) -> Any:
-            self._remove = self._forget
-            try:
-                return act(self, *args)
-            finally:
-                del self._remove
+    drop_below = Parking.drop_below
 
-        return forget
+    def forgetting(self: Any, *args: Any) -> Any:
+        self.remove = self._forget
+        try:
+            return drop_below(self, *args)
+        finally:
+            del self.remove
 
-    Parking.drop_below = forgetting(Parking.drop_below)  # type: ignore[method-assign]
-    Parking.lost = forgetting(Parking.lost)  # type: ignore[method-assign]
+    def forget(parking: Parking, offsets: Iterable[int]) -> int:
+        rows = [parking.returned.ready[offset] for offset in offsets if parking.is_ready(offset)]
+        for row in rows:
+            parking._forget(row)
+        return len(rows)
+
+    Parking.drop_below = forgetting  # type: ignore[method-assign]
     Parking.sweep = lambda *_: 0  # type: ignore[method-assign]
+    returning.lost = forget
 
     async def keep(
         _persister: object, _group_id: str, _partition: object, state: ReadResult, *_: object
@@ -131,14 +133,14 @@ def _forgets_keys() -> None:
 
 
 def _frees_parked_keys() -> None:
-    park_keys = Parking._park_keys
+    park_keys = row_writes._park_keys
 
-    def end(self: Parking, order: KeyOrder, write: ParkingWrite) -> None:
-        park_keys(self, order, write)
+    def end(parking: Parking, order: KeyOrder, write: row_writes.ParkingWrite) -> None:
+        park_keys(parking, order, write)
         for parked, _ in write.new:
             order.end(parked.offset)
 
-    Parking._park_keys = end  # type: ignore[method-assign]
+    row_writes._park_keys = end
 
 
 ORDER_FAULTS: Mapping[str, Callable[[], None]] = {

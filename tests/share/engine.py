@@ -16,13 +16,18 @@ from typing import Any
 
 from kbroker.share import archiving, log_start, offers, scanning
 from kbroker.share.parked import Lane
-from kbroker.share.parked_memory import NOWHERE
-from kbroker.share.parking import Parking
-from kbroker.share.record_state import HOLE
+from kbroker.share.parking import NOWHERE, Parking
+from kbroker.share.record_state import AVAILABLE, HOLE, TERMINAL_OR_PENDING
+from kbroker.share.returned import NO_SLOT, Row
 from kbroker.share.share_partition import SharePartition
 from tests.share.parked_store import READ_AT_ONCE, Store
 
-LOOKS = frozenset({"entries", "ghosts", "window", "deadline_of", "is_hole", "has_learnt_keys"})
+LOOKS = frozenset(
+    {
+        "check_slots", "code_of", "deadline_of", "ghosts", "has_learnt_keys", "holder_of", "is_hole", "rows",
+        "window",
+    }
+)  # fmt: skip
 FEW, MANY = 2, 5
 """So few records are due next in memory that the horizon of a lane moves often."""
 _METHODS: Mapping[str, Callable[..., Any]] = {
@@ -89,7 +94,7 @@ class Engine:
                 store.waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms
             )
             self.parking.kept_from = min(filter(store.keeps, store.offsets), default=NOWHERE)
-            for lane, order in self.parking._orders.items():
+            for lane, order in self.parking.orders.items():
                 if lane is not Lane.ARCHIVING:
                     order.few, order.many = FEW, MANY
             self.share_partition.parking = self.parking
@@ -174,24 +179,46 @@ class Engine:
     # ---- looks -----------------------------------------------------------------------------------
 
     @property
-    def entries(self) -> Mapping[int, Any]:
+    def rows(self) -> Mapping[int, Row]:
         """Parked records in memory."""
-        return self.parking.entries
+        return self.parking.rows
 
     @property
     def ghosts(self) -> Mapping[int, Any]:
         """Ended records that the store may still have."""
-        return self.parking._ghosts
+        return self.parking.ghosts
 
     @property
     def window(self) -> Any:
         return self.share_partition.window
 
+    def code_of(self, row: Row) -> int | None:
+        """In the window of returned records; None: it waits for its time."""
+        return self.parking.returned.code(row)
+
+    def holder_of(self, row: Row) -> str:
+        """Of a record that a member holds."""
+        return self.parking.window.holder_of(row.slot)
+
+    def check_slots(self) -> None:
+        """The slots and the counts of the window of returned records are right."""
+        returned, window = self.parking.returned, self.parking.window
+        placed = {row.offset: slot for slot, row in enumerate(returned.rows) if row is not None}
+        assert placed == {row.offset: row.slot for row in self.rows.values() if row.slot != NO_SLOT}
+        vacant = [slot for slot, row in enumerate(returned.rows) if row is None]
+        assert all(window.states[slot] == HOLE for slot in vacant)
+        ready = {row.offset for row in self.rows.values() if self.code_of(row) == AVAILABLE}
+        assert returned.ready.keys() == ready
+        assert window.complete == sum(code in TERMINAL_OR_PENDING for code in window.states)
+        columns = list(zip(window.states, window.counts, window.lock_numbers, strict=True))
+        assert len(columns) == len(returned.rows)
+        assert window.undelivered == sum(code == AVAILABLE and not count for code, count, _ in columns)
+
     def deadline_of(self, offset: int) -> float:
         """Of the lock of a record that a member holds."""
-        if offset in self.entries:
-            return float(self.entries[offset].deadline_ms)
         window = self.window
+        if offset in self.rows:
+            window, offset = self.parking.window, self.rows[offset].slot
         return float(window.locks.by_number[window.lock_numbers[offset - window.base]].deadline_ms)
 
     def is_hole(self, offset: int) -> bool:

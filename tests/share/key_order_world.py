@@ -155,7 +155,7 @@ class OrderedWorld(World):
         delivered = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
         if self.sp.key_order is not None:
             assert not ranges or self.sp.key_order.has_learnt
-            parked = [self.sp.entries[offset] for offset in delivered if offset in self.sp.entries]
+            parked = [self.sp.rows[offset] for offset in delivered if offset in self.sp.rows]
             # parked before the alteration
             self.excepted.update(entry.offset for entry in parked if entry.key_hash is None)
             for offset in delivered:
@@ -210,8 +210,7 @@ class OrderedWorld(World):
         assert order.waiting <= self.look_ahead + scheduled + self.was_there + returned
         codes = self.sp.window.states[self.sp.start_offset - self.sp.window.base :]
         parked = sum(
-            entry.code.name == "BEHIND" and entry.offset not in order.asked
-            for entry in self.sp.entries.values()
+            self.sp.code_of(row) == BEHIND and row.offset not in order.asked for row in self.sp.rows.values()
         )
         in_window = sum(
             code == BEHIND
@@ -229,9 +228,7 @@ class OrderedWorld(World):
     def most_in_memory(self) -> int:
         """Records that wait for others, up to the bound, are in memory as well as those due
         next."""
-        return super().most_in_memory() + sum(
-            entry.code.name == "BEHIND" for entry in self.sp.entries.values()
-        )
+        return super().most_in_memory() + sum(self.sp.code_of(row) == BEHIND for row in self.sp.rows.values())
 
     def drain(self) -> None:
         super().drain()

@@ -4,7 +4,8 @@ first."""
 from __future__ import annotations
 
 from kbroker.share.parked import Parked
-from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Look
+from kbroker.share.record_state import PENDING
 from tests.share.parked_store import READ_AT_ONCE, record_of
 from tests.share.parked_writes import ParkedWrites
 
@@ -56,7 +57,7 @@ class LogStarts(ParkedWrites):
         assert (persist is None) == (self.sp.waiting == before)
         assert self.sp.waiting - before >= len(offsets.intersection(found))
         self.moved_ever += self.sp.waiting - before
-        for offset in offsets.intersection(self.sp.entries):
+        for offset in offsets.intersection(self.sp.rows):
             self.jobs[offset].was_moved = True
         self._began(persist, {}, None)
 
@@ -81,17 +82,17 @@ class LogStarts(ParkedWrites):
         if self.sp.start_offset < self.log_start:
             self._began(self.sp.log_start_moved(self.log_start), {}, None)
         for offset in range(self.log_start):
-            entry, job = self.sp.entries.get(offset), self.jobs[offset]
-            if entry is None:
+            row, job = self.sp.rows.get(offset), self.jobs[offset]
+            if row is None:
                 is_parked = offset in self.store.offsets
                 stays = self.store.keeps(offset) if is_parked else self.store.is_final(offset)
                 stays = stays and offset not in self.sp.ghosts
             else:
-                stays = entry.kept
+                stays = row.kept
             if not (stays or job.gone):
                 job.gone, job.member = True, None
                 job.may_be_kept = (
-                    entry is not None and entry.code.name == "PENDING" and entry.record is not None
+                    row is not None and (self.sp.code_of(row) or 0) & PENDING > 0 and row.record is not None
                 )
         self._began(self.sp.parked_below(self.log_start), {}, None)
 

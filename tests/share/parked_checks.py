@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane
+from kbroker.share.record_state import ACQUIRED
 from tests.share.engine import Engine
 from tests.share.parked_store import Job, Store
 
@@ -40,7 +41,8 @@ class ParkedChecks:
             if holder is not None:
                 counted[holder] = counted.get(holder, 0) + len(said)
         assert self.held.counts() == counted
-        assert len(self.sp.entries) <= self.most_in_memory()
+        self.sp.check_slots()
+        assert len(self.sp.rows) <= self.most_in_memory()
 
     def most_in_memory(self) -> int:
         return (
@@ -54,7 +56,7 @@ class ParkedChecks:
 
     def _is_seen(self, offset: int) -> bool:
         """The engine knows that the log's start has not passed it."""
-        return offset >= self.log_start or offset in self.sp.entries
+        return offset >= self.log_start or offset in self.sp.rows
 
     def _check_store(self) -> None:
         """When no write is under way."""
@@ -88,9 +90,9 @@ class ParkedChecks:
             for offset in range(run.first_offset, run.last_offset + 1)
         ]
         return held + [
-            (entry.offset, str(entry.member_id))
-            for entry in self.sp.entries.values()
-            if entry.code.name == "HELD"
+            (row.offset, self.sp.holder_of(row))
+            for row in self.sp.rows.values()
+            if self.sp.code_of(row) == ACQUIRED
         ]
 
     def _locked(self) -> int:

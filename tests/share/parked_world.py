@@ -26,7 +26,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.parked import Lane, Parked
-from kbroker.share.parked_keeping import Look
+from kbroker.share.parking import Look
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode
 from tests.share.engine import Engine

@@ -7,7 +7,7 @@
     p: a job for next month, h: a worker has held it for hours
 
 Before the log start of a topic with `kbroker.queue.retention` moves, the records that groups have
-not finished are kept. Records of a window are parked first (share/leaving.py). The log start moves
+not finished are kept. Records of a window are parked first (log_start.py). The log start moves
 only when that is saved and synced. So a segment is removed if few of its records are unfinished. If
 many are, or they make up most of its bytes, the log stays as it is.
 
@@ -47,8 +47,7 @@ from kbroker.formats.transactions import AbortedTransaction
 from kbroker.share import log_start
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
-from kbroker.share.parked_keeping import Look
-from kbroker.share.parking import Parking
+from kbroker.share.parking import Look, Parking
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import SegmentInfo, StampedBatch

@@ -32,7 +32,7 @@ from kbroker.settings.altering import reset_duration_ms
 from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.parked import ParkingChange
-from kbroker.share.parked_memory import NOWHERE
+from kbroker.share.parking import NOWHERE
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,

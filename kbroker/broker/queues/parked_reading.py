@@ -23,9 +23,8 @@ from kbroker.errors import KafkaError
 from kbroker.share import log_start, scanning
 from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.parked import Parked
-from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parked_order import READ_AT_ONCE
-from kbroker.share.parking import Parking
+from kbroker.share.parking import NOWHERE, Parking
 from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
 

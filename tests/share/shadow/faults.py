@@ -11,14 +11,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from kbroker.share import parked_memory, rules
+from kbroker.share import returning, row_writes, rules
 from kbroker.share.effects import DeadLetter, Persist
 from kbroker.share.parked import Lane, Parked, ParkingChange
-from kbroker.share.parked_keeping import ParkedKeeping
-from kbroker.share.parked_memory import ParkedMemory
 from kbroker.share.parked_order import LaneOrder
-from kbroker.share.parked_saving import ParkedSaving
 from kbroker.share.parking import Parking
+from kbroker.share.record_state import ACQUIRED
 from kbroker.share.share_partition import SharePartition
 from tests.share.engine import Engine
 from tests.share.shadow.worlds import ShadowWorld
@@ -112,37 +110,41 @@ def _forget_unsaved(sp: Any) -> None:
     sp.saves.unsaved = []
 
 
+def _locks_of_the_front(engine: SharePartition) -> int:
+    return max(0, engine.settings.max_record_locks - engine.window.states.count(ACQUIRED))
+
+
 INSIDE: Mapping[str, _Break] = {
-    "locks are not carried": _always(ParkedKeeping, "hold", None),
+    "locks are not carried": _always(Parking, "hold", None),
     "a front write goes with the first row write only": _after(
-        ParkedSaving, "write", lambda parking: parking._moving.clear()
+        row_writes, "begin", lambda parking: parking.moving.clear()
     ),
     "unsaved rows are forgotten after a failure": _after(
-        ParkedSaving, "failed", lambda parking: parking._unsaved.clear()
+        row_writes, "failed", lambda parking: parking.unsaved.clear()
     ),
     "unsaved batches are forgotten after a failure": _after(
         SharePartition, "persist_failed", _forget_unsaved
     ),
     "ended rows are forgotten after a failure": _after(
-        ParkedSaving, "failed", lambda parking: parking._ghosts.clear()
+        row_writes, "failed", lambda parking: parking.ghosts.clear()
     ),
     "waits are not capped after a restart": lambda patch: patch.setattr(
-        parked_memory, "longest_wait_ms", lambda _: 0
+        rules, "longest_wait_ms", lambda _: 0
     ),
     "late rows are lost": _after(LaneOrder, "saved", lambda order: order._late.clear()),
     "rows removed during a read come back": _after(LaneOrder, "removed", lambda order: order._gone.clear()),
-    "letters are written before the lane is whole": _always(ParkedMemory, "knows_archiving", True),
+    "letters are written before the lane is whole": _always(Parking, "knows_archiving", True),
     "the horizon does not fall": _always(LaneOrder, "shrink", None),
-    "a lost record stays": _always(Parking, "lost", 0),
+    "a lost record stays": _always(returning, "lost", 0),
     "a due record may follow others at its last attempt": lambda patch: patch.setattr(
         rules, "suspect_from", lambda _: 300
     ),
-    "each window has the whole number of locks": _after(
-        Parking, "acquire", lambda parking: setattr(parking, "held", 0)
+    "each window has the whole number of locks": lambda patch: patch.setattr(
+        SharePartition, "locks_left", property(_locks_of_the_front)
     ),
-    "keys are not looked up": _always(ParkedMemory, "knows_redeliveries", True),
+    "keys are not looked up": _always(Parking, "knows_redeliveries", True),
     "a purge spares kept rows": lambda patch: patch.setattr(
-        ParkedMemory, "_is_gone", lambda self, offset, *, is_kept: offset < self.floor and not is_kept
+        Parking, "is_gone", lambda self, offset, *, is_kept: offset < self.floor and not is_kept
     ),
 }
 FAULTS: Mapping[str, _Break] = {**OUTSIDE, **INSIDE}

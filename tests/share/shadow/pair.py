@@ -34,7 +34,13 @@ class Decided(NamedTuple):
     allows: Callable[[Any, Any], bool] = lambda new, old: True
 
 
-DECIDED: Mapping[str, Decided] = {}
+DECIDED: Mapping[str, Decided] = {
+    "next_deadline_ms": Decided(
+        "As in the front window, a lock counts until it ends, also while its holder's answer is being "
+        "saved: expire() may find nothing to do.",
+        lambda new, old: new is not None and (old is None or new <= old),
+    ),
+}
 """Differences of the new engine that were decided on purpose, by the first word of a difference's
 text: `acquire_parked`, `statistics.locks`, `rows.parked`."""
 

@@ -92,7 +92,7 @@ class ShadowWorld(World):
         """A member accepts the parked records that it holds."""
         member = self.rnd.choice(MEMBERS)
         held = [offset for offset, job in self.jobs.items() if job.member == member]
-        parked = [offset for offset in held if offset in self.sp.entries]
+        parked = [offset for offset in held if offset in self.sp.rows]
         if parked:
             self._acknowledge(member, dict.fromkeys(parked, ACCEPT))
         while self.writes:
