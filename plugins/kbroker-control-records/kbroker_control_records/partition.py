@@ -23,8 +23,13 @@ import trio
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.persisters.control.offsets import ControlOffsets
-from kbroker.broker.persisters.control.scan import (
+from kbroker.errors import KafkaError
+from kbroker.formats.control_records import build_control_batch
+from kbroker.formats.state import ControlHint, ControlHintKey
+from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange, ToAppend
+from kbroker.storage.spi import Change, StateReader
+from kbroker_control_records.offsets import ControlOffsets
+from kbroker_control_records.scan import (
     offsets_now,
     read_at,
     scan,
@@ -32,11 +37,6 @@ from kbroker.broker.persisters.control.scan import (
     walk_back,
     walk_back_now,
 )
-from kbroker.errors import KafkaError
-from kbroker.formats.control_records import build_control_batch
-from kbroker.formats.state import ControlHint, ControlHintKey
-from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange, ToAppend
-from kbroker.storage.spi import Change, StateReader
 
 logger = logging.getLogger(__name__)
 

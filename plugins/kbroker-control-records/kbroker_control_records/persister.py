@@ -24,10 +24,6 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from kbroker.broker.persisters.control.logs import ControlLogs, ControlRecordsStatistics
-from kbroker.broker.persisters.control.parking import BEGUN_ANEW, ControlParking, Step
-from kbroker.broker.persisters.control.partition import ControlPartition
-from kbroker.broker.persisters.control.saving import SavedOutcome
 from kbroker.broker.persisters.local import (
     CountsShareState,
     PersisterContext,
@@ -58,6 +54,10 @@ from kbroker.share_state.loading import ShareState
 from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import prefix_of
 from kbroker.share_state.states import ShareStateStatistics
+from kbroker_control_records.logs import ControlLogs, ControlRecordsStatistics
+from kbroker_control_records.parking import BEGUN_ANEW, ControlParking, Step
+from kbroker_control_records.partition import ControlPartition
+from kbroker_control_records.saving import SavedOutcome
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Result)

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.persisters.control import partition as control_partition
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.share_state.control_chains import ChainWalk
+from kbroker_control_records import partition as control_partition
 from tests.api.conftest import Client
 from tests.api.control_logs import opened, persister
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.formats.control_records import has_share_state
 from kbroker.formats.transactions import MarkerType, is_marker
 from kbroker.metrics_export.exposition import MetricsExport
+from kbroker_control_records.persister import ControlRecordsPersister
 from tests.api.conftest import ENGINES, Client
 from tests.api.control_logs import batches_of, drain, lag, opened
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare

@@ -1,6 +1,6 @@
 """Parked records beside control records: after a kill between any two steps, or with one of the two
 stores behind the other, no record is lost and none exists twice. See
-kbroker/broker/persisters/control/parking.py for the steps.
+plugins/kbroker-control-records/kbroker_control_records/parking.py for the steps.
 
 A kill is a copy of the data directory, taken at that moment.
 """
@@ -20,8 +20,6 @@ import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker
-from kbroker.broker.persisters.control.parking import ControlParking
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.parked_records import (
     BLOCKS_KEY,
@@ -39,6 +37,8 @@ from kbroker.storage.spi import LogId
 from kbroker.testing.parking_model import Shelf, keep, park, unpark
 from kbroker.testing.parking_model import keyed as parked
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
+from kbroker_control_records.parking import ControlParking
+from kbroker_control_records.persister import ControlRecordsPersister
 from tests.broker.persisters.test_parked_cleaner import opened
 
 NAME = "control-records"
