@@ -6,6 +6,8 @@ itself. `PERSISTER` is what the entry point names.
     partition.py    one topic partition: its chains, its hint, and what a start has to search
     scan.py         reads control records from a log
     offsets.py      the offsets of control records, which are never lag
+    rows.py         its WaitingRows: those of the state store, beside control records
+    own_records.py  its OwnRecords: counting control records, saving them from retention
     saving.py       one decision on its way to the disk
     parking.py      parked records beside control records, in two stores without a common commit
 

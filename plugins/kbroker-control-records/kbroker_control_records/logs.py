@@ -112,6 +112,11 @@ class ControlLogs:
             }
         return refused
 
+    async def prepare_one(self, group_id: str, partition: TopicPartition) -> None:
+        """prepare() for one share-partition. Raises its failure, a KafkaError."""
+        if refused := await self.prepare(group_id, [partition]):
+            raise refused[partition]
+
     async def open(self, controls: Sequence[ControlPartition]) -> None:
         """Must precede the first append to a log in this broker life. Durable on return, with
         durability `os` as well. Raises NoSpace, StoreFailed."""

@@ -206,10 +206,13 @@ class ControlPartition:
 
     async def count_between(self, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 are control records. Only unknown parts of
-        that range are scanned. Raises KafkaError."""
+        that range are scanned; if it reaches the known ones, it is known from then on. Raises
+        KafkaError."""
         await self.load()
         assert self._offsets is not None
         first = max(first, self.partition.log_start_offset)
+        if first < self._offsets.known_from <= end:
+            await self.know_offsets(first)
         known_from = max(first, min(end, self._offsets.known_from))
         found = []
         if first < known_from and self.chains.groups:
