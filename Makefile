@@ -48,8 +48,9 @@ unless_usable = $(if $(wildcard $(1)/.ready),$(shell $(1)/bin/python -I .ci/envi
 
 .PHONY: unusable
 
-.venv-run/.ready: pyproject.toml constraints.txt $(call unless_usable,.venv-run)
-	@$(ENVIRONMENT) .venv-run 'kbroker and what it needs (40 MB to download, about half a minute)' $(PIP_FLAGS) -e .
+.venv-run/.ready: pyproject.toml constraints.txt plugins/kbroker-control-records/pyproject.toml $(call unless_usable,.venv-run)
+	@$(ENVIRONMENT) .venv-run 'kbroker and what it needs (40 MB to download, about half a minute)' $(PIP_FLAGS) \
+		-e . -e plugins/kbroker-control-records
 
 .venv/.ready: pyproject.toml constraints.txt $(PLUGINS) $(call unless_usable,.venv)
 	@$(ENVIRONMENT) .venv 'kbroker and the test tools (80 MB to download, about a minute)' $(PIP_FLAGS) \

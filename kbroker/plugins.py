@@ -38,6 +38,12 @@ _NOUNS = {
     ASSIGNOR: "assignor",
     AUTHORIZER: "authorizer",
 }
+_PLUGINS = {
+    (LOG_STORE, "sqlite"): "kbroker-sqlite",
+    (STATE_STORE, "sqlite"): "kbroker-sqlite",
+    (PERSISTER, "control-records"): "kbroker-control-records",
+}
+"""Names in distributions of kbroker's own that are installed separately, from plugins/."""
 _NO_FLAGS: Mapping[str, str] = {}
 _KAFKA_ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
@@ -91,10 +97,22 @@ def names(group: str) -> Sequence[str]:
     return sorted({found.name for found in _installed(tuple(sys.path), group)})
 
 
+def how_to_install(group: str, name: str) -> str | None:
+    """What a person has to do before `name` can be loaded. None if it is installed, or if kbroker
+    does not know which distribution has it."""
+    plugin = _PLUGINS.get((group, name))
+    if plugin is None or name in names(group):
+        return None
+    return f"install the plugin {plugin} (in a checkout of kbroker: pip install ./plugins/{plugin})"
+
+
 def load(group: str, name: str) -> Any:  # noqa: ANN401
-    """Import the object of the entry point `name` of `group`."""
+    """Import the object of the entry point `name` of `group`. OperatorError if it is not installed,
+    which names the distribution of kbroker's own that has it, or if it cannot be imported."""
     found = [each for each in _installed(tuple(sys.path), group) if each.name == name]
     noun = _NOUNS.get(group, group)
+    if advice := how_to_install(group, name):
+        raise OperatorError(f"{noun} {name!r} is not installed: {advice}")
     if not found:
         raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
     distributions = sorted({_distribution(each) for each in found})

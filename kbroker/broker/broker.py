@@ -42,7 +42,7 @@ from kbroker.broker.logs.recovery import load_topics, note_clean_end, note_persi
 from kbroker.broker.logs.removed_records import RemovedRecords
 from kbroker.broker.logs.retention import run_retention
 from kbroker.broker.logs.space_reserve import SpaceReserve
-from kbroker.broker.logs.topics import Topics, TopicsStatistics
+from kbroker.broker.logs.topics import NOT_WITH_OWN_RECORDS, Topics, TopicsStatistics
 from kbroker.broker.options import StartOptions
 from kbroker.broker.persisters.housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.persisters.local import CountsShareState, LocalPersister, PersisterContext, parking_store
@@ -80,6 +80,7 @@ from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.data_dir import COMPACTION_FORMAT, SECURITY_FORMAT, TRANSACTIONS_FORMAT, DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
@@ -248,42 +249,39 @@ class Broker:
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(self.state_store, self.generation),
         )
+        coordinator.on_generation_ended = self._generation_ended
         return LocalPersister(coordinator, self.state_commits, self.state_store)
 
+    def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:
+        self.parked_cleaner.ended(key, generation)
+
     def _persister(self) -> Persister:
+        stores = self.log_commits, self.state_commits, self.state_store
         context = PersisterContext(
-            self.share_state,
-            self.config,
-            self.topics,
-            self.log_commits,
-            self.state_commits,
-            self.state_store,
-            self.generation,
+            self.share_state, self.config, self.topics, *stores, self.generation, self._generation_ended
         )
         name = self.config["kbroker.persister"]
-        return plugins.opening(plugins.persister_factory(name), adapted_persister)(context)
+        persister = plugins.opening(plugins.persister_factory(name), adapted_persister)(context)
+        if persister.own_records is not None:
+            self.topics.refuse_compaction(NOT_WITH_OWN_RECORDS.format(name))
+        return persister
 
     async def _before_log_start_moves(self, partition: Partition, offset: int, _: str) -> None:
-        if not partition.deleted:
-            await self.persister.before_log_start_moves(TopicPartition(*partition.log), offset)
+        own = self.persister.own_records
+        if own is not None and not partition.deleted:
+            await own.before_log_start_moves(TopicPartition(*partition.log), offset)
 
     def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
+        own, rows, store = self.persister.own_records, self.persister.waiting_rows, self.state_store
         return (
-            StateHousekeeping(
-                self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister
-            ),
-            ParkedCleaner(self.persister, self.state_store, self.state_commits, interval_s=cold_ms / 1000),
+            StateHousekeeping(self.share_state, store, self.topics, interval_ms=cold_ms, own=own),
+            ParkedCleaner(rows, store, self.state_commits, interval_s=cold_ms / 1000),
         )
 
     def _configs(self) -> Configs:
-        return Configs(
-            self.config,
-            self.state_store,
-            self.state_commits,
-            parks_records=self.persister.parks_records,
-            finds_keys=self.persister.finds_parked_keys,
-        )
+        parks = self.persister.waiting_rows is not None
+        return Configs(self.config, self.state_store, self.state_commits, parks_records=parks)
 
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_partitions.settings_changed(group_id)

@@ -59,10 +59,9 @@ NOT_WITHOUT_PARKING = (
 _NEED_PARKING = ((SCHEDULING, "false", "scheduling"), (TTL, "0", "ttl"))
 """Settings, their values when off, and their command-line options."""
 NO_ORDER_WITHOUT_PARKING = (
-    f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by "
-    "key, and one of these does "
-    "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues "
-    "create --ordering none`)"
+    f"{ORDERING} needs a persister and a state storage engine that keep parked records, and one of these "
+    "does not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker "
+    "queues create --ordering none`)"
 )
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s applies"
 TOO_SHORT = "group %s: members would be removed between two heartbeats: %s"
@@ -82,7 +81,6 @@ class Configs:
 
     - `broker`: the broker's own settings
     - `parks_records`: whether the persister and the store below it keep parked records
-    - `finds_keys`: whether they find them by their keys as well
     - `group_watchers`: each is called with the id of a group whose settings were altered, or with
       None after an alteration of the broker's settings, which may concern any group
     - `altering`: held by every caller that alters settings, even those of a topic, from reading the
@@ -96,7 +94,6 @@ class Configs:
         state: GroupCommit[Change],
         *,
         parks_records: bool = False,
-        finds_keys: bool = False,
     ) -> None:
         self.broker = config
         self._store = state_store
@@ -107,7 +104,6 @@ class Configs:
         self._share_settings: dict[GroupConfig, ShareSettings] = {}  # read by every fetch
         self.altering = trio.Lock()
         self.parks_records = parks_records
-        self.finds_keys = finds_keys
         self.group_watchers: list[Callable[[str | None], None]] = []
 
     def statistics(self) -> ConfigsStatistics:
@@ -173,7 +169,7 @@ class Configs:
             if entries.get(setting, off) != off:
                 message = NOT_WITHOUT_PARKING.format(setting=setting, off=off, option=option)
                 raise KafkaError(ErrorCode.invalid_config, message)
-        if entries.get(ORDERING) == "key" and not (self.parks_records and self.finds_keys):
+        if entries.get(ORDERING) == "key" and not self.parks_records:
             raise KafkaError(ErrorCode.invalid_config, NO_ORDER_WITHOUT_PARKING)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
@@ -220,7 +216,7 @@ class Configs:
         config = self.group(group_id)
         if (known := self._share_settings.get(config)) is not None:
             return known
-        is_ordered = config[ORDERING] == "key" and self.parks_records and self.finds_keys
+        is_ordered = config[ORDERING] == "key" and self.parks_records
         self._share_settings[config] = settings = ShareSettings(
             delivery_count_limit=config["share.delivery.count.limit"],
             lock_duration_ms=config["share.record.lock.duration.ms"],

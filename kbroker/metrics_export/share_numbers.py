@@ -21,7 +21,7 @@ import trio
 from kbroker.broker.broker import Broker
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
-from kbroker.broker.queues.parked_left import keeps_of, parked_left
+from kbroker.broker.queues.parked_left import kept_batch, parked_left
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import NO_TIMESTAMP, iter_headers, read_header, stored_records
@@ -188,8 +188,6 @@ class _Turn:
 
     async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
         persister = self._broker.persister
-        with self._patience(), suppress(KafkaError):  # Read errors have been logged.
-            await persister.know_own_offsets(place.key, engine.start_offset)
         found, labels = engine.statistics(), place.labels
         self._add_counters(place, found)
         self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
@@ -214,7 +212,7 @@ class _Turn:
             end_offset,
             engine.window.stands_from,
         )
-        own = persister.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
+        own = await self._own(place, max(found.start_offset, log_start_offset), end_offset)
         left = left._replace(lag=left.lag - own)
         self._broker.share_group_service.check_lag(
             place.group_id, place.partition, left.lag, found.start_offset
@@ -226,6 +224,15 @@ class _Turn:
                 due_s = (parked.next_due_ms - self._now_ms) / 1000
                 self._scrape.add("kbroker_share_partition_next_due_seconds", due_s, labels)
         await self._add_position(place, found.start_offset, left)
+
+    async def _own(self, place: _Place, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 are the persister's own; 0 if that cannot be
+        read now."""
+        own = self._broker.persister.own_records
+        if own is not None and first < end:
+            with self._patience(), suppress(KafkaError):  # Read errors have been logged.
+                return await own.count_own(place.key, first, end)
+        return 0
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
         """Some share-partitions that are not loaded."""
@@ -289,10 +296,10 @@ class _Turn:
 
     async def _oldest_ms(self, place: _Place, first_open: int) -> int | None:
         """The record may also be one that is kept beside the log."""
-        keeps = keeps_of(self._broker.persister)
-        if keeps is not None and first_open < place.partition.log_start_offset:
+        rows = self._broker.persister.waiting_rows
+        if rows is not None and first_open < place.partition.log_start_offset:
             with self._patience(), suppress(KafkaError):
-                record = await keeps.kept_record(place.group_id, place.key, first_open)
+                record = await kept_batch(rows, place.group_id, place.key, first_open)
                 if record is not None:
                     return read_header(record).base_timestamp_ms
         return await self._timestamp(place.partition, first_open)

@@ -42,8 +42,8 @@ OWN_CONFIGS = (
         name="kbroker.persister",
         type=ConfigType.STRING,
         default="default",
-        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for "
-        "tests), an installed plugin's name.",
+        doc="Keeper of share state: default (state storage), noop (none; for tests), an installed plugin's "
+        "name, such as control-records (logs).",
     ),
     ConfigDef(
         name="kbroker.queue.cache.bytes",

@@ -274,6 +274,7 @@ class ShareStateCoordinator(ShareStates):
             start_offset=start_offset,
             delivery_complete_count=delivery_complete_count,
             waiting=waiting,
+            stands_from=partial(self.stands_from, decision.group_id, partition),
         )
 
     # ---- what is left to do ----------------------------------------------------------------------

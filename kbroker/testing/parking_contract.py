@@ -1,13 +1,12 @@
-"""The contract suite of parking, the optional part of the Persister SPI that stores records outside
-the in-flight window.
+"""The contract suite of parked records and of their kept bytes: of the rows that a persister with
+WaitingRows stores outside the in-flight window.
 
     from kbroker.testing.parking_contract import ParkingContract
     class TestMyParking(ParkingContract):
         name = "mine"
 
-Persisters without `parks_records` skip the suite; those without `keeps_records` skip the tests of
-kept records. `test_parking_model` compares a persister with a plain model under random writes and
-restarts.
+Persisters without WaitingRows skip the suite. `test_parking_model` compares a persister with a
+plain model under random writes and restarts.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import (
+    KEPT,
     InitializeRequest,
     WriteRequest,
     begin_anew,
@@ -35,12 +35,11 @@ from kbroker.testing.parking_model import (
     Shelf,
     begun,
     keep,
-    keeps,
     keyed,
     park,
     parked,
-    parks,
     unpark,
+    waiting_rows,
 )
 from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
@@ -66,9 +65,9 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check(piece=1)
-        persister = parks(shelf.asked.persister)
+        rows = waiting_rows(shelf.asked.persister)
         for after, expected in (((300, 101), [109, 100]), ((300, -1), [101, 109, 100]), ((900, 100), [])):
-            found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, after, 9)
+            found = await rows.read_due(GROUP, shelf.partition, Lane.REDELIVERY, after, 9)
             assert [each.offset for each in found] == expected
 
     @with_broker
@@ -101,7 +100,7 @@ class ParkingContract(PersisterAnswers):
         self, asked: Asked, restarted: Restarted
     ) -> None:
         shelf = await begun(asked)
-        keeps(asked.persister)
+        waiting_rows(asked.persister)
         old = [parked(100 + number, 1000 + number) for number in range(5)]
         assert await shelf.write(*(park(each) for each in old)) is OK
         assert (
@@ -130,7 +129,7 @@ class ParkingContract(PersisterAnswers):
     )
     async def test_bytes_without_the_kept_flag_are_refused(self, asked: Asked, change: ParkingChange) -> None:
         shelf = await begun(asked)
-        keeps(asked.persister)
+        waiting_rows(asked.persister)
         request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (change,), 1)
         (result,) = await asked.persister.write(GROUP, [request])
         assert result.code is INVALID
@@ -141,10 +140,10 @@ class ParkingContract(PersisterAnswers):
         """One record below the counted offsets is done, and another one is parked among them."""
         shelf = await begun(asked)
         await shelf.write(*(park(parked(offset, 1000)) for offset in (100, 101, 200)))
-        key = GROUP, shelf.partition
-        assert await asked.persister.count_parked(*key, 150, None) == 1
+        key, rows = (GROUP, shelf.partition), waiting_rows(asked.persister)
+        assert await rows.count(*key, 150, None) == 1
         await shelf.write(unpark(shelf.there[100]), park(parked(201, 1000)))
-        assert await asked.persister.count_parked(*key, 150, None) == 2
+        assert await rows.count(*key, 150, None) == 2
         await shelf.check()
 
     @with_broker
@@ -182,8 +181,7 @@ class ParkingContract(PersisterAnswers):
     ) -> None:
         shelf = await begun(asked)
         assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is OK
-        if asked.persister.keeps_records:
-            assert await shelf.write(keep(parked(103, 103), b"kept")) is OK
+        assert await shelf.write(keep(parked(103, 103), b"kept")) is OK
         if end == "delete":
             assert await asked.delete() is OK
             assert (await asked.summary()).waiting == 0
@@ -200,8 +198,8 @@ class ParkingContract(PersisterAnswers):
             assert (await asked.read()).code is OK
         shelf.there, shelf.records = {}, {}
         await shelf.check()
-        if shelf.asked.persister.keeps_records:
-            assert await shelf.asked.persister.kept_record(GROUP, shelf.partition, 103) is None
+        rows = waiting_rows(shelf.asked.persister)
+        assert await rows.read_from(GROUP, shelf.partition, KEPT, 103, 104, 1) == []
         assert await shelf.write(park(keyed(105, 3))) is OK
         await shelf.check()
         shelf.asked = await restarted()
@@ -290,7 +288,7 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     async def test_groups_and_partitions_park_independently(self, asked: Asked, restarted: Restarted) -> None:
-        parks(asked.persister)
+        waiting_rows(asked.persister)
         shelves = [
             Shelf(asked, group, at) for group in ("a", "aa", "größe", "x" * 200) for at in (asked.P, asked.Q)
         ]
@@ -352,7 +350,7 @@ class ParkingContract(PersisterAnswers):
     @pytest.mark.parametrize("seed", range(3))
     async def test_parking_model(self, asked: Asked, restarted: Restarted, seed: int) -> None:
         rng = random.Random(seed)
-        parks(asked.persister)
+        waiting_rows(asked.persister)
         shelves: dict[tuple[str, int], Shelf] = {}
         for _ in range(120):
             group, number = rng.choice("ab"), rng.randrange(2)
@@ -392,7 +390,7 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         is_kept = old is not None and old.kept
         if rng.random() < 0.3:
             changes[offset] = ParkingChange(offset, stale, None, b"" if is_kept else None)
-        elif shelf.asked.persister.keeps_records and rng.random() < 0.3:
+        elif rng.random() < 0.3:
             changes[offset] = ParkingChange(offset, stale, new._replace(kept=True), rng.randbytes(9))
         else:
             changes[offset] = ParkingChange(offset, stale, new._replace(kept=is_kept))

@@ -15,8 +15,11 @@ from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import (
+    KEPT,
+    PARKED,
     Persister,
     TopicPartition,
+    WaitingRows,
     WriteRequest,
 )
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
@@ -29,19 +32,11 @@ FINAL = 9
 window's entry of a parked record final."""
 
 
-def parks(persister: Persister) -> Persister:
-    """Skips the test if the persister does not park records."""
-    if not persister.parks_records:
-        pytest.skip("this persister does not park records")
-    return persister
-
-
-def keeps(persister: Persister) -> Persister:
-    """Skips the test if the persister does not keep the bytes of records."""
-    parks(persister)
-    if not persister.keeps_records:
-        pytest.skip("this persister does not keep the bytes of records")
-    return persister
+def waiting_rows(persister: Persister) -> WaitingRows:
+    """Skips the test if the persister has none."""
+    if persister.waiting_rows is None:
+        pytest.skip("this persister has no waiting rows")
+    return persister.waiting_rows
 
 
 def parked(
@@ -120,53 +115,51 @@ class Shelf:
     async def check(self, *, piece: int = 3) -> None:
         """Assert that the persister returns the model's records in every order, in pieces of
         `piece`, and with the right counts."""
-        persister, key = parks(self.asked.persister), (self.group, self.partition)
+        rows, key = waiting_rows(self.asked.persister), (self.group, self.partition)
         for lane in Lane:
             expected = sorted(
                 (each for each in self.there.values() if each.lane is lane), key=lambda each: each.place
             )
             found: list[Parked] = []
             after = -1, -1
-            while some := await persister.read_parked(*key, lane, after, piece):
+            while some := await rows.read_due(*key, lane, after, piece):
                 assert len(some) <= piece
                 found += some
                 after = some[-1].due_ms, some[-1].offset
             assert found == expected
-        if persister.finds_parked_keys:
-            waiting: dict[int, list[int]] = {}
-            for _, each in sorted(self.there.items()):
-                if each.lane is Lane.REDELIVERY and each.key_hash is not None:
-                    waiting.setdefault(each.key_hash, []).append(each.offset)
-            assert await persister.parked_of_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
-            assert await persister.parked_of_keys(*key, (7, 8)) == {
-                each: waiting[each] for each in (7,) if each in waiting
-            }
+        waiting: dict[int, list[int]] = {}
+        for _, each in sorted(self.there.items()):
+            if each.lane is Lane.REDELIVERY and each.key_hash is not None:
+                waiting.setdefault(each.key_hash, []).append(each.offset)
+        assert await rows.read_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
+        assert await rows.read_keys(*key, (7, 8)) == {each: waiting[each] for each in (7,) if each in waiting}
         by_offset = [self.there[offset] for offset in sorted(self.there)]
-        assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
-        assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
+        assert await rows.read_from(*key, PARKED, 0, None, len(by_offset) + 1) == by_offset
+        assert await rows.read_from(*key, PARKED, 0, None, 2) == by_offset[:2]
         if by_offset:
             middle = by_offset[len(by_offset) // 2].offset
-            assert await persister.parked_from(*key, middle, len(by_offset)) == [
-                each for each in by_offset if each.offset >= middle
-            ]
+            above = [each for each in by_offset if each.offset >= middle]
+            assert await rows.read_from(*key, PARKED, middle, None, len(by_offset)) == above
+            below = [each for each in by_offset if each.offset < middle]
+            assert await rows.read_from(*key, PARKED, 0, middle, len(by_offset)) == below
             left = sum(each.offset >= middle or each.kept for each in by_offset)
-            assert await persister.count_parked(*key, middle, None) == left
-            assert await persister.count_parked(*key, 0, middle) == sum(
-                each.offset < middle for each in by_offset
-            )
-        assert await persister.count_parked(*key, 0, None) == len(by_offset)
+            assert await rows.count(*key, middle, None) == left
+            assert await rows.count(*key, 0, middle) == len(below)
+        assert await rows.count(*key, 0, None) == len(by_offset)
         assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
         assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
-        if persister.keeps_records:
-            kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
-            assert {offset: record for offset, record in kept.items() if record is not None} == self.records
-            assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
-            assert await persister.count_kept(*key, 101, 105) == sum(
-                101 <= offset < 105 for offset in self.records
-            )
+        kept = await rows.read_from(*key, KEPT, 0, None, len(self.records) + 1)
+        assert kept == sorted(self.records.items())
+        for each in by_offset:
+            at = await rows.read_from(*key, KEPT, each.offset, each.offset + 1, 1)
+            assert dict(at) == {o: r for o, r in self.records.items() if o == each.offset}
+        assert await rows.count(*key, 0, 1 << 40, only_kept=True) == len(self.records)
+        assert await rows.count(*key, 101, 105, only_kept=True) == sum(
+            101 <= offset < 105 for offset in self.records
+        )
 
 
 async def begun(asked: Asked) -> Shelf:
-    parks(asked.persister)
+    waiting_rows(asked.persister)
     await asked.begin()
     return Shelf(asked)

@@ -1,36 +1,27 @@
-"""The contract suite of reasons of rejections (kbroker/share/reasons.py), an optional part of the
-Persister SPI.
+"""The contract suite of reasons of rejections (kbroker/share/reasons.py), which a persister with
+WaitingRows stores.
 
     from kbroker.testing.reasons_contract import ReasonsContract
     class TestMyReasons(ReasonsContract):
         name = "mine"
 
-Persisters without `keeps_reasons` skip the suite.
+Persisters without WaitingRows skip the suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane
-from kbroker.share.persister import InitializeRequest, Persister, WriteRequest, begin_anew
+from kbroker.share.persister import REJECTED, InitializeRequest, WriteRequest, begin_anew
 from kbroker.share.reasons import Reason, ReasonChange
-from kbroker.testing.parking_model import START, Shelf, begun, park, parked
+from kbroker.testing.parking_model import START, Shelf, begun, park, parked, waiting_rows
 from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, G
 
 SHORT, LONG, EMPTY = Reason("E", "größer", ""), Reason("E" * 92, "m" * 100, "t" * 8000), Reason("", "", "")
-
-
-def keeps_reasons(persister: Persister) -> Persister:
-    """Skips the test if the persister does not keep reasons."""
-    if not persister.keeps_reasons:
-        pytest.skip("this persister does not keep the reasons of rejections")
-    return persister
 
 
 class ReasonsContract(PersisterAnswers):
@@ -42,13 +33,14 @@ class ReasonsContract(PersisterAnswers):
         given = {100: SHORT, 101: LONG, 103: EMPTY}
         assert await write(asked, given) is ErrorCode.none
         for _ in range(2):
-            persister, key = asked.persister, (GROUP, asked.P)
-            assert await persister.reasons_from(*key, 0, 9) == given
-            assert list(await persister.reasons_from(*key, 0, 2)) == [100, 101]
-            assert await persister.reasons_from(*key, 102, 9) == {103: EMPTY}
-            assert await persister.reasons_from(*key, 104, 9) == {}
-            assert await persister.reasons_from(GROUP, asked.Q, 0, 9) == {}
-            assert await persister.reasons_from("other", asked.P, 0, 9) == {}
+            rows, key = waiting_rows(asked.persister), (GROUP, asked.P)
+            assert await rows.read_from(*key, REJECTED, 0, None, 9) == list(given.items())
+            assert [each.offset for each in await rows.read_from(*key, REJECTED, 0, None, 2)] == [100, 101]
+            assert await rows.read_from(*key, REJECTED, 102, None, 9) == [(103, EMPTY)]
+            assert await rows.read_from(*key, REJECTED, 101, 103, 9) == [(101, LONG)]
+            assert await rows.read_from(*key, REJECTED, 104, None, 9) == []
+            assert await rows.read_from(GROUP, asked.Q, REJECTED, 0, None, 9) == []
+            assert await rows.read_from("other", asked.P, REJECTED, 0, None, 9) == []
             assert [batch.state for batch in await asked.batches()] == [G]
             assert (await asked.read()).waiting == 0
             asked = await restarted()
@@ -60,14 +52,17 @@ class ReasonsContract(PersisterAnswers):
         assert await write(asked, {100: LONG, 101: None, 105: None}) is ErrorCode.none
         asked = await restarted()
         assert await saved(asked) == {100: LONG, 102: SHORT}
-        await asked.persister.drop_reasons(GROUP, asked.P, [100, 101, 177])
+        assert (await asked.read()).code is ErrorCode.none
+        assert await remove(asked, 100, 101, 177) is ErrorCode.none
         assert await saved(asked) == {102: SHORT}
         asked = await restarted()
         assert await saved(asked) == {102: SHORT}
-        assert await asked.read() is not None
-        await asked.persister.drop_reasons(GROUP, asked.P, [102])
-        await asked.persister.drop_reasons(GROUP, asked.Q, [102])
+        assert (await asked.read()).code is ErrorCode.none
+        before = await asked.summary()
+        assert await remove(asked, 102) is ErrorCode.none
         assert await saved(asked) == {}
+        assert await remove(asked, 102) is ErrorCode.none
+        assert await asked.summary() == before
 
     @with_broker
     async def test_reasons_and_parked_records_in_one_write(self, asked: Asked, restarted: Restarted) -> None:
@@ -128,7 +123,7 @@ class ReasonsContract(PersisterAnswers):
 
 
 async def begin(asked: Asked) -> None:
-    keeps_reasons(asked.persister)
+    waiting_rows(asked.persister)
     await asked.begin()
 
 
@@ -142,5 +137,15 @@ async def write(
     return result.code
 
 
+async def remove(asked: Asked, *offsets: int) -> ErrorCode:
+    """By a write that changes nothing else."""
+    changes = [ReasonChange(offset, None) for offset in offsets]
+    (result,) = await asked.persister.write(
+        GROUP, [WriteRequest(asked.P, 5, LEADER, -1, -1, (), reasons=changes)]
+    )
+    return result.code
+
+
 async def saved(asked: Asked) -> dict[int, Reason]:
-    return await asked.persister.reasons_from(GROUP, asked.P, 0, 99)
+    rows = waiting_rows(asked.persister)
+    return dict(await rows.read_from(GROUP, asked.P, REJECTED, 0, None, 99))

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from kbroker.broker.broker import open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.formats.batches import iter_headers, iter_records
 from kbroker.formats.control_records import ControlType, ShareControl
 from kbroker.formats.state import ControlHint, ControlHintKey
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import ReadRequest, ReadResult, TopicPartition
 from kbroker.storage.spi import LogId
+from kbroker_control_records.persister import ControlRecordsPersister
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired
 

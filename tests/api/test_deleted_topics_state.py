@@ -16,11 +16,11 @@ import trio.testing
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topic
-from kbroker.broker.persisters.control.partition import ControlPartition
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.storage.spi import Change
+from kbroker_control_records.partition import ControlPartition
 from tests.api.conftest import Client, Connect
 from tests.api.control_logs import opened
 from tests.api.dead_letter_queues import until

@@ -568,8 +568,9 @@ async def one(member: Member, key: tuple[UUID, int]) -> tuple[int, int]:
 
 async def keeps(client: Client, key: tuple[UUID, int], group_id: str = GROUP) -> int:
     """How many records of the group are kept, by the saved state."""
-    persister = client.broker.persister
-    return await persister.count_kept(group_id, TopicPartition(*key), 0, 1 << 40)
+    rows = client.broker.persister.waiting_rows
+    assert rows is not None
+    return await rows.count(group_id, TopicPartition(*key), 0, 1 << 40, only_kept=True)
 
 
 async def delete_before(client: Client, offset: int) -> None:

@@ -295,11 +295,9 @@ class TestAlterations:
             assert await take(member, key, wait_ms=5000) == [1, 2]
 
     @pytest.mark.parametrize("validate_only", [True, False])
-    async def test_stores_that_cannot_find_keys_refuse_it(
-        self, connect: Connect, validate_only: bool
-    ) -> None:
+    async def test_stores_that_cannot_park_refuse_it(self, connect: Connect, validate_only: bool) -> None:
         async with connect(config=FAST) as client:
-            client.broker.configs.finds_keys = False
+            client.broker.configs.parks_records = False
             entries = [{"name": "kbroker.queue.ordering", "config_operation": 0, "value": "key"}]
             resource = {"resource_type": 32, "resource_name": "g1", "configs": entries}
             answer = await client.call(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import pytest
 
 from kbroker.broker.broker import open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.broker.persisters.local import LocalPersister
 from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
@@ -27,6 +27,9 @@ from kbroker.server.admin_access import Caller
 from kbroker.server.admin_requests import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from kbroker.settings.altering import BrokerConfig
+from kbroker.share.persister import SummaryResult
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.outcome import ShareStateOutcome
 from tests.api.conftest import ENGINES, Client
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired
@@ -201,7 +204,13 @@ async def test_a_persister_that_cannot_tell_is_believed_as_far_as_the_log_goes(
     case = Case((1, 2, 7), 5)
     async with opened(tmp_path, "memory", "default") as client:
         await consumed(client, case, wall_clock_ms())
-        monkeypatch.delattr(LocalPersister, "stands_from")
+        read_summary = ShareStateCoordinator.read_summary
+
+        def by_count(*asked: Any) -> ShareStateOutcome[SummaryResult]:
+            outcome = read_summary(*asked)
+            return replace(outcome, results=tuple(replace(row, stands_from=None) for row in outcome.results))
+
+        monkeypatch.setattr(ShareStateCoordinator, "read_summary", by_count)
         assert (await described(client))[1] == 12 - 3
         await delete_before(client, 5)
         assert (await described(client))[1] == 7, "all that the log has: the three may be gone"
@@ -218,6 +227,6 @@ async def test_a_persister_that_fails_to_tell(
     async with opened(tmp_path, "memory", "default") as client:
         await consumed(client, Case((1, 2, 7), 5), wall_clock_ms())
         await delete_before(client, 5)
-        monkeypatch.setattr(LocalPersister, "stands_from", fail)
+        monkeypatch.setattr(ShareStateCoordinator, "stands_from", fail)
         assert (await described(client))[1] == 7
         assert "the persister failed on a share-partition of group g1" in caplog.text

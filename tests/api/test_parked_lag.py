@@ -20,7 +20,7 @@ from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import ParkedLeft
 from kbroker.share.parked import Lane, Parked, ParkingChange
-from kbroker.share.persister import ReadRequest, TopicPartition, WriteRequest
+from kbroker.share.persister import PARKED, ReadRequest, TopicPartition, WriteRequest
 from tests.api.conftest import ENGINES, Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired
@@ -71,8 +71,9 @@ async def park(client: Client, key: TopicPartition, *offsets: int, start: int = 
 
 
 async def parked(client: Client, key: TopicPartition) -> list[int]:
-    persister = client.broker.persister
-    return [each.offset for each in await persister.parked_from(GROUP, key, 0, 100)]
+    rows = client.broker.persister.waiting_rows
+    assert rows is not None
+    return [each.offset for each in await rows.read_from(GROUP, key, PARKED, 0, None, 100)]
 
 
 @pytest.mark.parametrize("persister", PERSISTERS)

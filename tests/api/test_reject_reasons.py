@@ -3,6 +3,7 @@ persisters, over restarts, and never those of another rejection."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,12 @@ import trio
 from kbroker.broker import configs
 from kbroker.broker.queues import dead_letters
 from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
+from kbroker.errors import ErrorCode
 from kbroker.formats.batches import build_batch
 from kbroker.formats.parked_records import RejectionReason
 from kbroker.formats.state import ParkedKey, read_entries
 from kbroker.share.dead_letter import HEADER_NAMES, REASON_NAMES
+from kbroker.share.persister import Result, WriteRequest
 from kbroker.share.reasons import Reason
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (
@@ -267,6 +270,33 @@ async def test_a_rejection_that_was_not_saved_leaves_no_reason(
         await all_done(client)
         assert by_offset(client) == {0: None, 1: REASON, 2: REASON}
         assert stored(client) == {}
+
+
+@PERSISTERS
+async def test_a_reason_is_removed_with_the_write_that_archives(
+    connect: Connect, persister: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first such write fails; the next one removes the reasons as well."""
+    async with connect(config=settings(persister)) as client:
+        real, writes = client.broker.persister.write, list[tuple[set[int], bool]]()
+
+        async def write(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+            (request,) = requests
+            removed = {offset for offset, reason in request.reasons if reason is None}
+            archives = request.start_offset >= 3 or any(batch.state == 4 for batch in request.batches)
+            if removed or archives:
+                writes.append((removed, archives))
+                if len(writes) == 1:
+                    return [Result(request.partition, ErrorCode.coordinator_not_available)]
+            return await real(group_id, requests)
+
+        monkeypatch.setattr(client.broker.persister, "write", write)
+        key = await prepare_dead_letters(client, 3)
+        await reject(client, key, {0: REASON, 1: OTHER}, 0, 1, 2)
+        await all_done(client)
+        await until(lambda: not stored(client))
+        assert by_offset(client) == {0: REASON, 1: OTHER, 2: None}
+        assert writes == [({0, 1}, True)] * 2
 
 
 @PERSISTERS

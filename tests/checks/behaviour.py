@@ -18,7 +18,7 @@ import json
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviour.md"
-TESTS = ROOT / "tests"
+TESTS = (ROOT / "tests", *sorted(ROOT.glob("plugins/*/tests")))
 LEFT_OUT = "left out: "
 OPEN_HEADING = "## Not yet shown"
 
@@ -72,13 +72,14 @@ def ids_in(text: str, prefixes: frozenset[str]) -> list[str]:
     return found
 
 
-def named_rules(prefixes: frozenset[str], tests: Path = TESTS) -> dict[str, list[str]]:
+def named_rules(prefixes: frozenset[str], folders: Iterable[Path] = TESTS) -> dict[str, list[str]]:
     """Rule id -> tests that name it, as `share/test_session.py::TestEpochs::test_no_session`."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(tests.rglob("*.py")):
-        if path.parent.name != "checks":
-            for name, rule_id in _named_in(path.read_text(), prefixes):
-                found[rule_id].append(f"{path.relative_to(tests)}::{name}")
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            if path.parent.name != "checks":
+                for name, rule_id in _named_in(path.read_text(), prefixes):
+                    found[rule_id].append(f"{path.relative_to(folder)}::{name}")
     return dict(found)
 
 

@@ -47,8 +47,8 @@ share-partition.
 That timestamp is the producer's or, with message.timestamp.type=LogAppendTime, the broker's. It is taken
 from the header of the record's batch: a record that is not the first of its batch may seem older by the
 time that filling the batch took. For a share-partition that is not in memory the persister returns the
-offset of that record; a persister plugin without `stands_from` returns the saved start offset, whose
-record may be finished. Records removed by retention or DeleteRecords do not count.
+offset of that record; a persister plugin whose summaries lack `stands_from` returns the saved start
+offset, whose record may be finished. Records removed by retention or DeleteRecords do not count.
 
 ## Share-partitions in memory, and others
 

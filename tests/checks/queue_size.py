@@ -9,6 +9,7 @@ DIRECTORY is another checkout. The figures:
 - `writers`: functions outside of the rules that write a record's state or delivery count.
 - `mentions`: modules whose code names a setting of redelivery, or a table made of one. To ask
   kbroker/share/rules.py what becomes of a record is no mention: it does not change with the rule.
+- `plugin`: lines of the persister control-records, which is in a distribution of its own.
 - `verbs`: methods of the persister's interfaces, and `flags`: their switches.
 """
 
@@ -36,6 +37,7 @@ FORMATS: Final = (
     "schedule_headers",
     "share_records",
 )
+PLUGIN: Final = "plugins/kbroker-control-records/kbroker_control_records"
 ENGINE: Final = ("share", "broker/queues")
 RULES: Final = "share/rules.py"
 _COLUMNS: Final = {"states", "counts"}
@@ -57,6 +59,11 @@ def subject(package: Path) -> list[Path]:
     files = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
     files += [package / "formats" / f"{name}.py" for name in FORMATS]
     return sorted(path for path in files if path.exists())
+
+
+def plugin(package: Path) -> list[Path]:
+    """None in a checkout from before it was a plugin: its files are in the subject there."""
+    return sorted((package.parent / PLUGIN).rglob("*.py"))
 
 
 def _parsed(package: Path, *folders: str) -> dict[str, ast.Module]:
@@ -166,6 +173,7 @@ def figures(package: Path) -> dict[str, int]:
     return {
         "files": len(files),
         "lines": sum(len(path.read_text().splitlines()) for path in files),
+        "plugin": sum(len(path.read_text().splitlines()) for path in plugin(package)),
         "arrows": len(arrows(package)),
         "writers": len(writers(package)),
         "mentions": len(mentions(package)),

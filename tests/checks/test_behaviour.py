@@ -70,7 +70,7 @@ def differential(s): ...
 
 def test_where_a_test_may_name_rules(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(SOURCE)
-    assert named_rules(frozenset({"SES"}), tmp_path) == {
+    assert named_rules(frozenset({"SES"}), [tmp_path]) == {
         "SES-1": ["test_x.py::TestA"],
         **{f"SES-{number}": ["test_x.py::TestA::test_b"] for number in range(2, 8)},
         "SES-9": ["test_x.py::differential"],

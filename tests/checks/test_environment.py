@@ -120,7 +120,7 @@ def test_make_notices_an_environment_that_does_not_run(tmp_path: Path, environme
     """A stamp newer than everything it depends on is not enough."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    for folder in ("spark", "clients/python"):
+    for folder in ("spark", "clients/python", "plugins/kbroker-control-records"):
         (tmp_path / folder).mkdir(parents=True)
         shutil.copy(ROOT / folder / "pyproject.toml", tmp_path / folder)
     python = tmp_path / environment / "bin" / "python"

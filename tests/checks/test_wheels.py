@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {
     "kbroker": (".", "kbroker"),
+    "kbroker_control_records": ("plugins/kbroker-control-records", "kbroker_control_records"),
     "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"),
     "pyspark_kbroker": ("spark", "src"),
     "kbroker_client": ("clients/python", "src"),

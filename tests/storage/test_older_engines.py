@@ -178,7 +178,7 @@ async def test_an_old_persister(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (result,) = await broker.persister.delete("group", [topic.partitions[0].log])  # type: ignore[list-item]
         assert result == Result(topic.partitions[0].log, ErrorCode.none)  # type: ignore[arg-type]
         found = broker.persister
-        assert (found.parks_records, found.keeps_records, found.writes_to_the_end) == (False, False, False)
+        assert (found.waiting_rows, found.own_records, found.writes_to_the_end) == (None, None, False)
 
 
 def test_a_persister_without_one_of_the_five_is_refused() -> None:

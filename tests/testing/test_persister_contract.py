@@ -59,7 +59,7 @@ def test_it_finds_one_that_keeps_nothing(tmp_path: Path) -> None:
     assert passes == {
         "test_one_result_for_each_row_in_order",
         "test_no_rows_no_results",
-        "test_finished_offsets_from_an_offset_on",  # noop does not implement `stands_from`
+        "test_finished_offsets_from_an_offset_on",  # noop has no `stands_from`
     }
 
 

@@ -272,7 +272,7 @@ class ShareGroupService:
 
     def _stands_from(self, group_id: str, summary: SummaryResult, offset: int) -> Standing:
         try:
-            found = self._persister.stands_from(group_id, summary.partition, offset)
+            found = None if summary.stands_from is None else summary.stands_from(offset)
         except Exception:  # It may be a plugin: see _answered.
             logger.exception("the persister failed on a share-partition of group %s", group_id)
             found = None

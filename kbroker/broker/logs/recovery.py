@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable
 
+from kbroker import plugins
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.flushes import warn_of_flushes
 from kbroker.broker.logs.leader_epochs import EpochEntry
@@ -79,13 +80,16 @@ async def note_clean_end(
 def note_persister(store: StateStore, name: str) -> None:
     """Note the persister's name: a persister finds only its own state. Raises OperatorError if
     another one keeps the state of existing groups, whose records would otherwise be redelivered or
-    lost. The note is as durable as the generation, which is written after it."""
+    lost; the line says how to install that one if it is a plugin of kbroker's own that is not
+    installed. The note is as durable as the generation, which is written after it."""
     value = store.get(PERSISTER.encode())
     noted = name if value is None else PersisterName.decode(value).name
     if noted != name and any(True for _ in store.scan(GroupKey.namespace)):
+        missing = plugins.how_to_install(plugins.PERSISTER, noted)
+        advice = f"{missing}, " if missing else ""
         raise OperatorError(
             f"the share state of its groups was kept with kbroker.persister={noted}, and {name} would not "
-            "find it: start with "
+            f"find it: {advice}start with "
             f"--config kbroker.persister={noted}, and delete all groups before you change that"
         )
     if value is None or noted != name:

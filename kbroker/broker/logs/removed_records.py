@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 import trio
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
@@ -102,12 +101,12 @@ class RemovedRecords:
         if loaded is not None and loaded.engine is not None:
             unfinished = loaded.engine.window.unfinished(first, end)
             behind = max(first, loaded.engine.window.unread_from)
-            if unfinished and behind < end:  # Unread offsets may be control records.
-                unfinished -= await persister.count_own(key, behind, end)
-            parks = parks_of(persister)
-            parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
-            if parked and (keeps := keeps_of(persister)) is not None:
-                parked -= await keeps.count_kept(group_id, key, first, end)
+            own, rows = persister.own_records, persister.waiting_rows
+            if own is not None and unfinished and behind < end:  # The window has passed the others.
+                unfinished -= await own.count_own(key, behind, end)
+            parked = await rows.count(group_id, key, first, end) if rows is not None else 0
+            if parked and rows is not None:
+                parked -= await rows.count(group_id, key, first, end, only_kept=True)
             return unfinished + parked
         counted = await persister.count_unfinished(group_id, key, first, end)
         return await self._ask(group_id, key, partition, end) if counted is None else counted

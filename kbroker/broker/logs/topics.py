@@ -58,9 +58,9 @@ NO_COMPACTION = (
     "cleanup.policy=compact needs a storage engine that can replace the contents of segments, and this one "
     "cannot: choose another at start (--storage)"
 )
-NOT_WITH_CONTROL_RECORDS = (
-    "cleanup.policy=compact cannot be combined with kbroker.persister=control-records, which keeps share "
-    "state in the logs of topics: choose another persister at start"
+NOT_WITH_OWN_RECORDS = (
+    "cleanup.policy=compact cannot be combined with kbroker.persister={}, which keeps share state in the "
+    "logs of topics: choose another persister at start"
 )
 """Creating or dropping a log takes several syncs: between two steps of this many logs, other writes
 are committed."""
@@ -138,6 +138,7 @@ class Topics:
         self._queue_segment_bytes = queue_segment_bytes
         self.log_start_watchers: list[LogStartWatcher] = []
         self.version = 0
+        self._no_compaction: str | None = None
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         """By UUID.int: UUIDs are hashed and compared in Python, which every request would pay."""
@@ -202,14 +203,18 @@ class Topics:
                 ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
             )
 
+    def refuse_compaction(self, reason: str) -> None:
+        """Have check_policy() refuse compaction from now on."""
+        self._no_compaction = reason
+
     def check_policy(self, configs: Mapping[str, str]) -> None:
         """Raises KafkaError if these settings want compaction, and this broker has none."""
         if not is_compacted(TopicConfig(configs, self._config)):
             return
         if not self._log_store.replaces:
             raise KafkaError(ErrorCode.invalid_config, NO_COMPACTION)
-        if self._config["kbroker.persister"] == "control-records":
-            raise KafkaError(ErrorCode.invalid_config, NOT_WITH_CONTROL_RECORDS)
+        if self._no_compaction is not None:
+            raise KafkaError(ErrorCode.invalid_config, self._no_compaction)
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace,

@@ -19,7 +19,7 @@ from kbroker.broker.logs.topics import Topics
 from kbroker.broker.persisters.local import LocalPersister
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.share.persister import Persister, Result, TopicPartition
+from kbroker.share.persister import OwnRecords, Result, TopicPartition
 from kbroker.share_state.housekeeping import SharePartitionKey, state_prefix, with_updates
 from kbroker.storage.spi import StateReader
 
@@ -37,9 +37,11 @@ class StateHousekeepingStatistics:
 
 
 class StateHousekeeping:
-    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: the age at which a
-    snapshot is cold, and the interval of rounds. `other` is the broker's persister, which may be
-    `persister` itself."""
+    """
+    - `interval_ms`: share.coordinator.cold.partition.snapshot.interval.ms, the age at which a
+      snapshot is cold, and the interval of rounds
+    - `own`: of the broker's persister, which may be another one than `persister`
+    """
 
     def __init__(
         self,
@@ -48,10 +50,10 @@ class StateHousekeeping:
         topics: Topics,
         *,
         interval_ms: int,
-        other: Persister,
+        own: OwnRecords | None,
     ) -> None:
         self._persister = persister
-        self._other = other
+        self._own = own
         self._store = store
         self._topics = topics
         self._interval_ms = interval_ms
@@ -71,7 +73,8 @@ class StateHousekeeping:
         self._rounds += 1
         cold = self._persister.coordinator.cold(now_ms=now_ms, interval_ms=self._interval_ms)
         await self._snapshot(cold, now_ms)
-        self._report(await self._other.keep_house(now_ms, self._interval_ms))
+        if self._own is not None:
+            self._report(await self._own.keep_house(now_ms, self._interval_ms))
         if self._has_searched:
             return
         try:

@@ -8,7 +8,7 @@ waits is still saved.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -20,11 +20,8 @@ from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.lag import Standing
-from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -35,16 +32,21 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share.reasons import Reason, ReasonChange
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
 from kbroker.share_state.outcome import ShareStateOutcome
-from kbroker.share_state.parked import NO_GENERATION, ParkingStore, changes_of_reasons, prefix_of
+from kbroker.share_state.parked import ParkingStore
 from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.spi import Change, StampedBatch, StateReader
 
 R = TypeVar("R", bound=Result)
+
+
+OnGenerationEnded = Callable[[SharePartitionKey, int], None]
+
+
+def _ignore_ended(key: SharePartitionKey, generation: int) -> None: ...
 
 
 class PersisterContext(NamedTuple):
@@ -59,6 +61,9 @@ class PersisterContext(NamedTuple):
     state_store: StateReader
     generation: int = 0
     """Unique to this broker life."""
+    generation_ended: OnGenerationEnded = _ignore_ended
+    """To be called for waiting rows in the state store, once the end of a generation is saved; the
+    broker then removes its rows."""
 
 
 def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
@@ -70,25 +75,6 @@ def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
     if not store.keeps_keys_on_disk:
         return None
     return ParkingStore(store.get, count((generation << 32) + 1))
-
-
-async def drop_reasons(
-    commits: GroupCommit[Change],
-    group_id: str,
-    partition: TopicPartition,
-    generation: int,
-    offsets: Iterable[int],
-) -> None:
-    """Persister.drop_reasons, for persisters that keep them in this store: synced on return,
-    whatever the durability. Raises KafkaError."""
-    if generation == NO_GENERATION:
-        return
-    prefix = prefix_of(group_id, partition, generation)
-    try:
-        await commits.commit(changes_of_reasons(prefix, [ReasonChange(offset, None) for offset in offsets]))
-        await commits.flush()
-    except (NoSpace, StoreFailed) as error:
-        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
 
 
 class CountsShareState(Persister):
@@ -103,8 +89,6 @@ class CountsShareState(Persister):
 
 class LocalPersister(CountsShareState):
     writes_to_the_end = True
-    keeps_records = True
-    finds_parked_keys = True
 
     def __init__(
         self,
@@ -112,11 +96,12 @@ class LocalPersister(CountsShareState):
         commits: GroupCommit[Change],
         store: StateReader | None = None,
     ) -> None:
-        """`store`: where parked records are read from."""
+        """`store`: where waiting rows are read from."""
         self.coordinator = coordinator
         self._commits = commits
-        self._parked = None if store is None else ParkedReader(store, coordinator.generation)
-        self.parks_records = self.keeps_reasons = self._parked is not None and self._parked.can_park
+        self._parked = None
+        if store is not None and store.keeps_keys_on_disk:
+            self.waiting_rows = self._parked = ParkedReader(store, coordinator)
         self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
@@ -146,67 +131,9 @@ class LocalPersister(CountsShareState):
         return await self._save(self.coordinator.read_summary(group_id, requests))
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        parked = await self.count_parked(group_id, partition, first, end)
-        parked -= await self.count_kept(group_id, partition, first, end) if parked else 0
+        rows = self._parked
+        parked = 0 if rows is None else await rows.count_in_log(group_id, partition, first, end)
         return parked + self.coordinator.unfinished(group_id, partition, first, end)
-
-    async def read_parked(
-        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
-    ) -> list[Parked]:
-        return (
-            []
-            if self._parked is None
-            else await self._parked.in_lane(group_id, partition, lane, after, limit)
-        )
-
-    async def parked_from(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> list[Parked]:
-        return (
-            [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
-        )
-
-    async def parked_of_keys(
-        self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
-    ) -> dict[int, list[int]]:
-        return {} if self._parked is None else await self._parked.of_keys(group_id, partition, key_hashes)
-
-    async def count_parked(
-        self, group_id: str, partition: TopicPartition, first: int, end: int | None
-    ) -> int:
-        if self._parked is None:
-            return 0
-        return await self._parked.count(
-            group_id, partition, first, end, self.coordinator.waiting(group_id, partition)
-        )
-
-    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
-        return None if self._parked is None else await self._parked.kept_record(group_id, partition, offset)
-
-    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        if self._parked is None or not self.coordinator.waiting(group_id, partition):
-            return 0
-        return await self._parked.count_kept(group_id, partition, first, end)
-
-    async def reasons_from(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> dict[int, Reason]:
-        if self._parked is None:
-            return {}
-        return await self._parked.reasons_from(group_id, partition, offset, limit)
-
-    async def drop_reasons(self, group_id: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
-        generation = self.coordinator.generation(group_id, partition)
-        await drop_reasons(self._commits, group_id, partition, generation, offsets)
-
-    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
-        return self.coordinator.generations_in_use(group_id, partition)
-
-    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        return self.coordinator.stands_from(group_id, partition, offset)
-
-    def tell_ended(self, listener: Callable[[tuple[str, TopicPartition], int], None]) -> None:
-        self.coordinator.on_generation_ended = listener
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """Forget the share-partitions of all groups on a deleted topic."""

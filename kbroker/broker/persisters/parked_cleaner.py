@@ -22,7 +22,7 @@ import trio
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import ParkedKey, Shelf, end_of, shelf_of
-from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share.persister import TopicPartition, WaitingRows
 from kbroker.share_state.parked import prefix_of
 from kbroker.storage.spi import Change, StateReader
 
@@ -49,21 +49,26 @@ class ParkedCleaner:
     """`interval_s`: how often all share-partitions are checked."""
 
     def __init__(
-        self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float
+        self,
+        rows: WaitingRows | None,
+        store: StateReader,
+        commits: GroupCommit[Change],
+        *,
+        interval_s: float,
     ) -> None:
-        self._persister = persister
+        self._rows = rows
         self._keys = store if store.keeps_keys_on_disk else None
         self._commits = commits
         self._interval_s = interval_s
         self._wanted: dict[bytes, None] = {}
         self._woken = trio.Event()
         self._removed = self._generations = self._failures = 0
-        persister.tell_ended(self._ended)
 
     def statistics(self) -> ParkedCleanerStatistics:
         return ParkedCleanerStatistics(self._removed, self._generations, self._failures)
 
-    def _ended(self, key: tuple[str, TopicPartition], generation: int) -> None:
+    def ended(self, key: tuple[str, TopicPartition], generation: int) -> None:
+        """The end of a generation is saved: have `run` check it soon."""
         self.look_at(prefix_of(*key, generation))
 
     def look_at(self, prefix: bytes) -> None:
@@ -105,24 +110,24 @@ class ParkedCleaner:
                 logger.warning("key skipped: %s", error)
                 at = keys[0] + b"\0"
                 continue
-            if not await self._is_in_use(shelf):
+            if await self._has_ended(shelf):
                 await self._remove(shelf)
             at = end_of(shelf.prefix)
             await trio.lowlevel.checkpoint()
 
-    async def _is_in_use(self, shelf: Shelf) -> bool:
-        """Whether the generation is in use; also True if that is unknown."""
+    async def _has_ended(self, shelf: Shelf) -> bool:
+        """Whether the generation has ended; False if that is unknown. A persister without waiting
+        rows uses none of those that another one has left."""
+        if self._rows is None:
+            return True
+        partition = TopicPartition(shelf.topic_id, shelf.partition)
         try:
-            found = await self._persister.parked_generations(
-                shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition)
-            )
+            return await self._rows.has_ended(shelf.group_id, partition, shelf.generation)
         except KafkaError as error:
             logger.warning("group %s on %s-%d: %s", shelf.group_id, shelf.topic_id, shelf.partition, error)
-            return True
-        return shelf.generation in found
+            return False
 
     async def _remove(self, shelf: Shelf) -> None:
-        await self._persister.sync_ends()
         at, end = shelf.prefix, end_of(shelf.prefix)
         while keys := await self._read(at, end, AT_ONCE):
             await self._commits.commit([(key, None) for key in keys])

@@ -1,4 +1,4 @@
-"""Reads parked records from the state store, in bounded pieces, for the persisters that keep them
+"""The waiting rows of the state store, read in bounded pieces, for the persisters that keep them
 there.
 
 A piece is read in a thread, because its pages may have to come from a slow disk. Only a store that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -17,6 +17,7 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.parked_records import (
     BLOCKS_KEY,
     BY_OFFSET,
+    KEPT_RECORD,
     NO_GENERATION,
     REASON,
     by_key_key,
@@ -34,8 +35,9 @@ from kbroker.formats.parked_records import (
     rejection_reason,
 )
 from kbroker.share.parked import Lane, Parked
-from kbroker.share.persister import TopicPartition
+from kbroker.share.persister import KEPT, PARKED, REJECTED, Kept, Rejected, Rows, TopicPartition, WaitingRows
 from kbroker.share.reasons import Reason
+from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.parked import parked_of, prefix_of
 from kbroker.storage.spi import StateReader
 
@@ -48,23 +50,36 @@ Entries = list[tuple[bytes, bytes]]
 T = TypeVar("T")
 
 
-class ParkedReader:
-    """`generation_of` is the share coordinator's `generation`."""
+class _Kind(NamedTuple):
+    """Of rows in the order of offsets: their kind of key, and one row from its offset and value.
+    Both functions raise ValueError."""
 
-    def __init__(self, store: StateReader, generation_of: Callable[[str, TopicPartition], int]) -> None:
+    number: int
+    key: Callable[[bytes, int], bytes]
+    row: Callable[[int, bytes], Any]
+
+
+_KINDS: Final[dict[Rows[Any], _Kind]] = {
+    PARKED: _Kind(BY_OFFSET, by_offset_key, lambda offset, value: parked_of(record_by_offset(offset, value))),
+    KEPT: _Kind(KEPT_RECORD, kept_key, lambda offset, value: Kept(offset, kept_record(value).batch)),
+    REJECTED: _Kind(
+        REASON, reason_key, lambda offset, value: Rejected(offset, Reason(*rejection_reason(value)))
+    ),
+}
+
+
+class ParkedReader(WaitingRows):
+    """For a store that `keeps_keys_on_disk`."""
+
+    def __init__(self, store: StateReader, coordinator: ShareStateCoordinator) -> None:
         self._store = store
-        self._keys = store if store.keeps_keys_on_disk else None
         self._may_block = store.may_block
-        self._generation_of = generation_of
+        self._coordinator = coordinator
         self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
         """Results of `count` since the last write: generation, number of waiting records, offset,
         number below that."""
 
-    @property
-    def can_park(self) -> bool:
-        return self._keys is not None
-
-    async def in_lane(
+    async def read_due(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
     ) -> list[Parked]:
         prefix = self.prefix(group_id, partition)
@@ -80,26 +95,33 @@ class ParkedReader:
             lambda: [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries]
         )
 
-    async def from_offset(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> list[Parked]:
+    async def read_from(
+        self, group_id: str, partition: TopicPartition, rows: Rows[T], first: int, end: int | None, limit: int
+    ) -> list[T]:
         prefix = self.prefix(group_id, partition)
         if prefix is None:
             return []
-        entries = await self.read(
-            by_offset_key(prefix, max(0, offset)), end_of(prefix + bytes((BY_OFFSET,))), limit
-        )
-        return _decoded(
-            lambda: [parked_of(record_by_offset(offset_of_key(key), value)) for key, value in entries]
-        )
+        number, key_of, row_of = _KINDS[rows]
+        end_key = end_of(prefix + bytes((number,))) if end is None else key_of(prefix, max(0, end))
+        entries = await self.read(key_of(prefix, max(0, first)), end_key, limit)
+        return _decoded(lambda: [row_of(offset_of_key(key), value) for key, value in entries])
 
     async def count(
-        self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        first: int,
+        end: int | None,
+        *,
+        only_kept: bool = False,
     ) -> int:
-        """`waiting`: how many there are in all. A count from an offset to the end is derived from
-        the few records below it that are not kept. That number is remembered, because callers count
-        again and again from a start offset that retention moves up."""
+        """A count from an offset to the end is derived from the few records below it that are not
+        kept. That number is remembered, because callers count again and again from a start offset
+        that retention moves up."""
         prefix = self.prefix(group_id, partition)
+        if prefix is not None and only_kept:
+            return await self._count(prefix, first, end, kept=True)
+        waiting = self._coordinator.waiting(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
             return 0
@@ -107,7 +129,7 @@ class ParkedReader:
             return await self._count(prefix, first, end)
         if first <= 0:
             return waiting
-        generation, key = self._generation_of(group_id, partition), (group_id, partition)
+        generation, key = self._coordinator.generation(group_id, partition), (group_id, partition)
         known = self._below.get(key)
         if known is not None and known[:2] == (generation, waiting) and known[2] <= first:
             below = known[3] + await self._count(prefix, known[2], first, kept=False)
@@ -116,40 +138,23 @@ class ParkedReader:
         self._below[key] = generation, waiting, first, below
         return max(0, waiting - below)
 
+    async def count_in_log(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 are parked and only in the log. Raises
+        KafkaError."""
+        parked = await self.count(group_id, partition, first, end)
+        return parked - await self.count(group_id, partition, first, end, only_kept=True) if parked else 0
+
     def written(self, group_id: str, partition: TopicPartition) -> None:
         """Parked records were changed: forget the result of `count`."""
         self._below.pop((group_id, partition), None)
 
-    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        prefix = self.prefix(group_id, partition)
-        return 0 if prefix is None else await self._count(prefix, first, end, kept=True)
+    async def has_ended(self, group_id: str, partition: TopicPartition, generation: int) -> bool:
+        return generation not in self._coordinator.generations_in_use(group_id, partition)
 
-    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
-        prefix = self.prefix(group_id, partition)
-        if prefix is None:
-            return None
-        key = kept_key(prefix, offset)
-        entries = await self.read(key, key + b"\0", 1)
-        return _decoded(lambda: [kept_record(value).batch for _, value in entries])[0] if entries else None
-
-    async def reasons_from(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> dict[int, Reason]:
-        prefix = self.prefix(group_id, partition)
-        if prefix is None:
-            return {}
-        entries = await self.read(
-            reason_key(prefix, max(0, offset)), end_of(prefix + bytes((REASON,))), limit
-        )
-        return dict(
-            _decoded(
-                lambda: [(offset_of_key(key), Reason(*rejection_reason(value))) for key, value in entries]
-            )
-        )
-
-    async def _count(self, prefix: bytes, first: int, end: int, *, kept: bool | None = None) -> int:
+    async def _count(self, prefix: bytes, first: int, end: int | None, *, kept: bool | None = None) -> int:
         """`kept`: count only records that are kept, or only others."""
-        number, at, end_key = 0, by_offset_key(prefix, max(0, first)), by_offset_key(prefix, max(0, end))
+        number, at = 0, by_offset_key(prefix, max(0, first))
+        end_key = end_of(prefix + bytes((BY_OFFSET,))) if end is None else by_offset_key(prefix, max(0, end))
         while at < end_key:
             entries = await self.read(at, end_key, PIECE)
             number += len(entries) if kept is None else sum(is_kept(value) is kept for _, value in entries)
@@ -158,21 +163,21 @@ class ParkedReader:
             at = entries[-1][0] + b"\0"
         return number
 
-    async def of_keys(
+    async def read_keys(
         self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
     ) -> dict[int, list[int]]:
-        """By hash of a key, the offsets of records that wait for their redelivery. Entries that the
-        record itself does not confirm are left over from a kill, and are ignored."""
-        prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
+        """Entries that the record itself does not confirm are left over from a kill, and are
+        ignored."""
+        prefix, store = self.prefix(group_id, partition), self._store
         wanted = sorted(set(key_hashes))
-        if prefix is None or keys is None or not wanted:
+        if prefix is None or not wanted:
             return {}
 
         def look(some: list[int]) -> dict[int, list[int]]:
             found: dict[int, list[int]] = {}
             for key_hash in some:
                 ends = by_key_key(prefix, key_hash, 0), by_key_key(prefix, key_hash, _MOST)
-                offsets = [offset_of_key(key) for key, _ in keys.scan_range(*ends)]
+                offsets = [offset_of_key(key) for key, _ in store.scan_range(*ends)]
                 if blocking := [
                     offset for offset in offsets if blocks(store.get(by_offset_key(prefix, offset)), key_hash)
                 ]:
@@ -198,22 +203,21 @@ class ParkedReader:
 
     def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
         """The prefix of its generation's keys; None: nothing is parked. Raises KafkaError."""
-        generation = self._generation_of(group_id, partition)
+        generation = self._coordinator.generation(group_id, partition)
         return None if generation == NO_GENERATION else prefix_of(group_id, partition, generation)
 
     async def read(self, first: bytes, end: bytes, limit: int) -> Entries:
         """At most `limit` entries of a range. Raises KafkaError."""
-        keys = self._keys
-        if keys is None or limit <= 0:
+        if limit <= 0:
             return []
         found: Entries = []
         try:
             while len(found) < limit:
                 number = min(PIECE, limit - len(found))
                 if self._may_block:
-                    piece = await trio.to_thread.run_sync(_piece, keys, first, end, number)
+                    piece = await trio.to_thread.run_sync(_piece, self._store, first, end, number)
                 else:
-                    piece = _piece(keys, first, end, number)
+                    piece = _piece(self._store, first, end, number)
                     await trio.lowlevel.checkpoint()
                 found += piece
                 if len(piece) < number:
@@ -224,8 +228,8 @@ class ParkedReader:
         return found
 
 
-def _piece(keys: StateReader, first: bytes, end: bytes, limit: int) -> Entries:
-    return list(islice(keys.scan_range(first, end), limit))
+def _piece(store: StateReader, first: bytes, end: bytes, limit: int) -> Entries:
+    return list(islice(store.scan_range(first, end), limit))
 
 
 def blocks(value: bytes | None, key_hash: int) -> bool:

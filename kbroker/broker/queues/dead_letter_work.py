@@ -19,8 +19,6 @@ class Work:
     - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
       to search for them
     - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
-    - `ended`: records that are ARCHIVED, and perhaps not saved as that; their reasons are dropped
-      when they are
     - `no_room`: why the disk has no room for dead letters at present; `waiting`: how many wait
     - `stuck`: why records cannot be copied at present; their topic keeps them for the group
     """
@@ -28,7 +26,6 @@ class Work:
     __slots__ = (
         "closed",
         "cursor",
-        "ended",
         "is_running",
         "key",
         "known",
@@ -51,7 +48,6 @@ class Work:
         self.no_room: NoRoom | None = None
         self.waiting = 0
         self.stuck: dict[int, str] = {}
-        self.ended: set[int] = set()
         self.woken = trio.Event()
         self.is_running = False
         self.closed = False

@@ -59,14 +59,15 @@ from kbroker.broker.queues.dead_letter_writer import (
     without_key,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.reasons import drop_reasons, reasons_of
+from kbroker.broker.queues.reasons import reasons_of, with_reasons
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share import archiving
-from kbroker.share.effects import DeadLetter
+from kbroker.share.effects import DeadLetter, Persist
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
+from kbroker.share.rejections import without_reasons
 from kbroker.share.runs import runs_of
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import Change, StateStore
@@ -311,10 +312,7 @@ class DeadLetters(DeadLetterHooks):
         prevents it."""
         engine = loaded.engine
         assert engine is not None
-        if work.known is not engine:
-            work.ended.clear()
         await self._save_again(work, loaded, engine)
-        await self._drop_reasons(work, loaded)
         letters = archiving.take(engine)
         if not letters:
             self._note_room(work, loaded, None, 0)
@@ -342,10 +340,7 @@ class DeadLetters(DeadLetterHooks):
         them. Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
         persist = engine.retry_unsaved()
-        if (
-            persist is not None
-            and (error := await self._share_partitions.saving.save(loaded, persist)) is not None
-        ):
+        if persist is not None and (error := await self._save_without_reasons(loaded, persist)) is not None:
             raise error
         if nothing_under_way and work.known is engine:
             work.uncertain = False
@@ -455,23 +450,25 @@ class DeadLetters(DeadLetterHooks):
     async def _archive(
         self, work: Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
     ) -> None:
-        """Make these records ARCHIVED, in memory at once. Raises KafkaError if that cannot be
-        saved."""
-        work.ended |= offsets
+        """Make these records ARCHIVED, and remove their reasons in the same write. Raises
+        KafkaError if that cannot be saved."""
+        loaded.void_reasons |= await with_reasons(self._persister, *work.key, offsets)
         persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
-            error = await self._share_partitions.saving.save(loaded, persist)
+            error = await self._save_without_reasons(loaded, persist)
             if error is not None:
                 work.uncertain = True
                 raise error
-        await self._drop_reasons(work, loaded)
 
-    async def _drop_reasons(self, work: Work, loaded: LoadedSharePartition) -> None:
-        """Drop the reasons of records that are saved as ARCHIVED."""
-        ended, work.ended = work.ended, set()
-        if ended and not loaded.gone:
-            await drop_reasons(self._persister, *work.key, ended)
+    async def _save_without_reasons(
+        self, loaded: LoadedSharePartition, persist: Persist
+    ) -> KafkaError | None:
+        """Save, together with the removal of void reasons."""
+        if loaded.void_reasons:
+            reasons = without_reasons(sorted(loaded.void_reasons), persist.reasons)
+            persist = persist._replace(reasons=reasons)
+        return await self._share_partitions.saving.save(loaded, persist)
 
     def _counters(self, work: Work) -> GroupDeadLetters:
         if work.closed:  # Its group may be deleted, and unfinished work must not recreate the counters.

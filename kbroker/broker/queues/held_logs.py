@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.parked_left import first_holding, parks_of
+from kbroker.broker.queues.parked_left import first_holding
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.storage.spi import SegmentInfo
@@ -115,18 +115,17 @@ class HeldLogs:
             begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
             return None if begins_at_end else Hold(partition.log_start_offset, None)
         held_from = max(summary.start_offset, partition.log_start_offset)
-        standing = self._persister.stands_from(group_id, key, held_from)
-        if standing is not None:
-            held_from = standing.first_open
+        if summary.stands_from is not None:
+            held_from = summary.stands_from(held_from).first_open
         return Hold(held_from, held_from)
 
     async def _parked_from(
         self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
     ) -> int:
         """The offset of the lowest parked record that only the log has."""
-        parks = parks_of(self._persister)
+        rows = self._persister.waiting_rows
         parked = (
-            None if parks is None else await first_holding(parks, group_id, key, partition.log_start_offset)
+            None if rows is None else await first_holding(rows, group_id, key, partition.log_start_offset)
         )
         return otherwise if parked is None else parked.offset
 

@@ -37,7 +37,6 @@ from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.committed import is_aborted
 from kbroker.broker.queues.held_logs import HeldLogs, Hold
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import crc_is_valid, stored_records
@@ -48,7 +47,7 @@ from kbroker.share import log_start
 from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Look, Parking
-from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share.persister import PARKED, Persister, TopicPartition
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import SegmentInfo, StampedBatch
 
@@ -99,8 +98,7 @@ class KeptRecords:
         report: Callable[[Partition, str, str, int], None],
         disk_floor: DiskFloor,
     ) -> None:
-        self._parks = parks_of(persister)
-        self._keeps = keeps_of(persister)
+        self._rows = persister.waiting_rows
         self._share_partitions = share_partitions
         self._held_logs = held_logs
         self._topics = topics
@@ -127,7 +125,7 @@ class KeptRecords:
         log start; None: the first unfinished record, as in a work queue.
 
         Raises KafkaError, NoSpace and StoreFailed; records that were kept before that stay kept."""
-        if self._keeps is not None:
+        if self._rows is not None:
             async with self._lock(partition):
                 await self._make_way(partition, segments, asked)
 
@@ -174,7 +172,7 @@ class KeptRecords:
     async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
         """The records that the group holds below `end_offset`. None if they are unknown at present,
         or known to be too many."""
-        assert self._parks is not None
+        assert self._rows is not None
         key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
         is_here = self._share_partitions.find(group_id, key) is not None
         if not is_here and group_id in stuck and stuck[group_id] == hold.window_from:
@@ -190,8 +188,8 @@ class KeptRecords:
             await self._saved(loaded, engine, engine.retry_unsaved())
         look = log_start.begin_look(engine)
         try:
-            parked = await self._parks.parked_from(
-                group_id, key, partition.log_start_offset, RECORDS_A_TURN + 1
+            parked = await self._rows.read_from(
+                group_id, key, PARKED, partition.log_start_offset, None, RECORDS_A_TURN + 1
             )
         except BaseException:
             parking.end_look(look)
@@ -277,12 +275,12 @@ class KeptRecords:
     async def purge(self, partition: Partition, offset: int) -> None:
         """Remove the records that groups keep below `offset`; saved on return. Raises KafkaError if
         that is not certain; the caller may retry."""
-        keeps, key = self._keeps, TopicPartition(*partition.log)
-        if keeps is None or partition.deleted:
+        rows, key = self._rows, TopicPartition(*partition.log)
+        if rows is None or partition.deleted:
             return
         async with self._lock(partition):
             for group_id in self._held_logs.groups_of(key):
-                number = await keeps.count_kept(group_id, key, 0, offset)
+                number = await rows.count(group_id, key, 0, offset, only_kept=True)
                 if number:
                     await self._purge(group_id, partition, key, offset)
                     self._report(partition, "DeleteRecords", group_id, number)
@@ -290,13 +288,14 @@ class KeptRecords:
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
         """Count the kept records of a group before it is reset to other offsets, which removes
         them. The caller calls the result when they are removed. Raises nothing."""
-        keeps, lost = self._keeps, []
+        rows, lost = self._rows, []
         for key in partitions:
             partition = self._topics.partition(*key)
-            if partition is None or keeps is None:
+            if partition is None or rows is None:
                 continue
             try:
-                lost.append((partition, await keeps.count_kept(group_id, key, 0, partition.log_start_offset)))
+                end = partition.log_start_offset
+                lost.append((partition, await rows.count(group_id, key, 0, end, only_kept=True)))
             except (KafkaError, StoreFailed) as error:
                 place = partition.topic_name, partition.log.partition
                 logger.warning(

@@ -22,11 +22,11 @@ from kbroker.share.share_partition import SharePartition
 
 class KeyLookup:
     def __init__(self, persister: Persister) -> None:
-        self._persister = persister if persister.finds_parked_keys else None
+        self._rows = persister.waiting_rows
 
     @property
     def is_possible(self) -> bool:
-        return self._persister is not None
+        return self._rows is not None
 
     @asynccontextmanager
     async def of(self, loaded: LoadedSharePartition, order: KeyOrder | None) -> AsyncIterator[Lookup]:
@@ -58,9 +58,9 @@ class KeyLookup:
     ) -> Mapping[int, Sequence[int]]:
         """By hash, the parked records for which a key waits; empty if memory has them all. Raises
         KafkaError."""
-        if self._persister is None or engine.parking is None or engine.parking.knows_redeliveries:
+        if self._rows is None or engine.parking is None or engine.parking.knows_redeliveries:
             return {}
-        return await self._persister.parked_of_keys(*loaded.key, hashes)
+        return await self._rows.read_keys(*loaded.key, hashes)
 
 
 class Lookup:

@@ -67,7 +67,8 @@ class LoadedSharePartition:
         self.to_save: list[Persist] = []
         """Changes that no client waits for, and that no write has included yet."""
         self.void_reasons: set[int] = set()
-        """Offsets of which a failed write may have left a reason (share/reasons.py)."""
+        """Offsets whose reason (share/reasons.py) the next write of dead letters removes: a failed
+        write may have left it, or the dead letter is written."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
 

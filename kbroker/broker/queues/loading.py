@@ -24,7 +24,6 @@ import trio
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time
-from kbroker.broker.queues.parked_left import parks_of
 from kbroker.broker.queues.reasons import drop_void_reasons
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
@@ -34,6 +33,7 @@ from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.parked import ParkingChange
 from kbroker.share.parking import NOWHERE
 from kbroker.share.persister import (
+    PARKED,
     InitializeRequest,
     Persister,
     ReadRequest,
@@ -126,7 +126,7 @@ async def load_share_partition(
         state, end_offset
     ):
         start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
-    await drop_void_reasons(persister, group_id, key, batches)
+    await drop_void_reasons(persister, group_id, state, partition.leader_epoch, batches)
     await turns.take()
     turns.spend(state)
     engine = _engine_of(group_id, partition, settings, state, start_offset, batches)
@@ -163,8 +163,8 @@ def _engine_of(
 
 async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, waiting: int) -> int:
     """The first parked record is the first that may be kept."""
-    parks = parks_of(persister)
-    found = await parks.parked_from(group_id, key, 0, 1) if parks is not None and waiting else ()
+    rows = persister.waiting_rows
+    found = await rows.read_from(group_id, key, PARKED, 0, None, 1) if rows is not None and waiting else ()
     return found[0].offset if found and found[0].kept else NOWHERE
 
 
@@ -237,9 +237,9 @@ async def _drop_parked(
     """Drop the parked records at the offsets `first` to `end` - 1; with an open end only those
     parked in an earlier epoch. Kept records that have left the log stay: the log was synced before
     its start passed them."""
-    parks, key = parks_of(persister), state.partition
-    while parks is not None:
-        found = await parks.parked_from(group_id, key, first, _AT_ONCE)
+    rows, key = persister.waiting_rows, state.partition
+    while rows is not None:
+        found = await rows.read_from(group_id, key, PARKED, first, None, _AT_ONCE)
         gone = [
             each
             for each in found
@@ -291,7 +291,8 @@ async def _cut(
         for batch in state.batches
         if batch.first_offset < end_offset
     )
-    request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=persister.parks_records)
+    keeps_parked = persister.waiting_rows is not None
+    request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=keeps_parked)
     # Stored start offsets never fall, and new batches are merged with stored ones. So the state is
     # recreated, at the same state epoch.
     for result in await persister.initialize(group_id, begin_anew(request)):

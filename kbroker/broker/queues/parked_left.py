@@ -10,7 +10,7 @@ from kbroker.errors import KafkaError
 from kbroker.formats.batches import read_header
 from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
 from kbroker.share.parked import Lane, Parked
-from kbroker.share.persister import Persister, TopicPartition
+from kbroker.share.persister import KEPT, PARKED, Persister, TopicPartition, WaitingRows
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 500
@@ -19,32 +19,32 @@ COUNTED_DUE = 10_000
 """A view counts at most so many due records: counting more would take seconds."""
 
 
-def parks_of(persister: Persister) -> Persister | None:
-    return persister if persister.parks_records else None
-
-
-def keeps_of(persister: Persister) -> Persister | None:
-    return persister if persister.parks_records and persister.keeps_records else None
+async def kept_batch(
+    rows: WaitingRows, group_id: str, partition: TopicPartition, offset: int
+) -> bytes | None:
+    """The kept bytes of the record at `offset`; None if it is not kept. Raises KafkaError."""
+    found = await rows.read_from(group_id, partition, KEPT, offset, offset + 1, 1)
+    return found[0].batch if found else None
 
 
 async def first_left(
-    parks: Persister, group_id: str, partition: TopicPartition, log_start_offset: int
+    rows: WaitingRows, group_id: str, partition: TopicPartition, log_start_offset: int
 ) -> Parked | None:
     """The lowest parked record that is in the log or kept. Raises KafkaError."""
     return await _first(
-        parks, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset
+        rows, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset
     )
 
 
 async def first_holding(
-    parks: Persister, group_id: str, partition: TopicPartition, log_start_offset: int
+    rows: WaitingRows, group_id: str, partition: TopicPartition, log_start_offset: int
 ) -> Parked | None:
     """The lowest parked record that only the log has. Raises KafkaError."""
-    return await _first(parks, group_id, partition, log_start_offset, lambda each: not each.kept)
+    return await _first(rows, group_id, partition, log_start_offset, lambda each: not each.kept)
 
 
 async def _first(
-    parks: Persister,
+    rows: WaitingRows,
     group_id: str,
     partition: TopicPartition,
     offset: int,
@@ -52,7 +52,7 @@ async def _first(
 ) -> Parked | None:
     """Read in pieces. The first one is small, and usually enough."""
     limit = 1
-    while found := await parks.parked_from(group_id, partition, offset, limit):
+    while found := await rows.read_from(group_id, partition, PARKED, offset, None, limit):
         first = next(filter(is_wanted, found), None)
         if first is not None or len(found) < limit:
             return first
@@ -65,11 +65,10 @@ async def kept_sent_ms(
 ) -> int | None:
     """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not kept,
     or cannot be read, which is logged. Raises nothing, as parked_left()."""
-    keeps = keeps_of(persister)
-    if keeps is None:
+    if persister.waiting_rows is None:
         return None
     try:
-        record = await keeps.kept_record(group_id, partition, offset)
+        record = await kept_batch(persister.waiting_rows, group_id, partition, offset)
         return None if record is None else read_header(record).base_timestamp_ms
     except KafkaError as error:
         logger.warning("a kept record of group %s on %s-%d cannot be read: %s", group_id, *partition, error)
@@ -84,20 +83,20 @@ async def due_parked(
     """Of the saved parked records, how many are due at `now_ms` (ms since 1970; at most
     COUNTED_DUE of each lane), and when the next of the others is due. Records that a member holds
     are among the due ones. Raises nothing, as parked_left()."""
-    parks, due, times = parks_of(persister), 0, []
+    rows, due, times = persister.waiting_rows, 0, []
     try:
-        for lane in (Lane.REDELIVERY, Lane.SCHEDULE) if parks is not None else ():
-            assert parks is not None
+        for lane in (Lane.REDELIVERY, Lane.SCHEDULE) if rows is not None else ():
+            assert rows is not None
             after: tuple[int, int] = (-1, -1)
             counted = 0
             while counted < COUNTED_DUE:
-                found = await parks.read_parked(group_id, partition, lane, after, _AT_ONCE)
+                found = await rows.read_due(group_id, partition, lane, after, _AT_ONCE)
                 counted += sum(each.due_ms <= now_ms for each in found)
                 if len(found) < _AT_ONCE or found[-1].due_ms > now_ms:
                     break
                 after = found[-1].due_ms, found[-1].offset
             due += counted
-            later = await parks.read_parked(group_id, partition, lane, (now_ms, _BEHIND_ALL), 1)
+            later = await rows.read_due(group_id, partition, lane, (now_ms, _BEHIND_ALL), 1)
             times += [each.due_ms for each in later]
     except KafkaError as error:
         logger.warning("parked records of group %s on %s-%d cannot be read: %s", group_id, *partition, error)
@@ -117,18 +116,16 @@ async def parked_left(
     """The saved parked records. If they cannot be read, none, and a log line. Raises nothing: the
     persister may be a plugin. `with_due`: include the next due time, which costs a read of each
     lane."""
-    parks = parks_of(persister)
-    if parks is None:
+    rows = persister.waiting_rows
+    if rows is None:
         return NOTHING_PARKED
     try:
-        number = await parks.count_parked(group_id, partition, log_start_offset, None)
-        first = await first_left(parks, group_id, partition, log_start_offset) if number else None
+        number = await rows.count(group_id, partition, log_start_offset, None)
+        first = await first_left(rows, group_id, partition, log_start_offset) if number else None
         if first is None:
             return NOTHING_PARKED
         due = (
-            [await parks.read_parked(group_id, partition, lane, (-1, -1), 1) for lane in Lane]
-            if with_due
-            else ()
+            [await rows.read_due(group_id, partition, lane, (-1, -1), 1) for lane in Lane] if with_due else ()
         )
         return ParkedLeft(
             number, first.offset, min((found[0].due_ms for found in due if found), default=None)

@@ -17,7 +17,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.parked_left import keeps_of, parks_of
+from kbroker.broker.queues.parked_left import kept_batch
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
 from kbroker.share import log_start, scanning
@@ -25,7 +25,7 @@ from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.parked import Parked
 from kbroker.share.parked_order import READ_AT_ONCE
 from kbroker.share.parking import NOWHERE, Parking
-from kbroker.share.persister import Persister
+from kbroker.share.persister import PARKED, Persister
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,7 @@ class ParkedReading:
         changed: Callable[[LoadedSharePartition], None],
         retire: Callable[[LoadedSharePartition], None],
     ) -> None:
-        self._persister = parks_of(persister)
-        self._keeps = keeps_of(persister)
+        self._rows = persister.waiting_rows
         self._background = background
         self._save = save
         self._changed = changed
@@ -56,7 +55,7 @@ class ParkedReading:
     @property
     def is_possible(self) -> bool:
         """Whether the persister keeps parked records. Otherwise records wait in the window."""
-        return self._persister is not None
+        return self._rows is not None
 
     def prepare(
         self,
@@ -85,7 +84,7 @@ class ParkedReading:
 
     async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:
         """The kept bytes of a parked record. Raises KafkaError."""
-        return None if self._keeps is None else await self._keeps.kept_record(*loaded.key, offset)
+        return None if self._rows is None else await kept_batch(self._rows, *loaded.key, offset)
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
         """After a change: read and sweep if that is due."""
@@ -119,12 +118,12 @@ class ParkedReading:
 
     async def _read(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Raises KafkaError."""
-        assert self._persister is not None
+        assert self._rows is not None
         group_id, partition = loaded.key
         while not loaded.gone and (wanted := parking.begin_read()) is not None:
             lane, after = wanted
             try:
-                found = await self._persister.read_parked(group_id, partition, lane, after, READ_AT_ONCE)
+                found = await self._rows.read_due(group_id, partition, lane, after, READ_AT_ONCE)
             except BaseException:
                 parking.fail_read(lane)
                 raise
@@ -135,7 +134,7 @@ class ParkedReading:
     async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Remove parked records below the log's start, except kept ones; saved on return. Raises
         KafkaError."""
-        assert self._persister is not None
+        assert self._rows is not None
         group_id, partition = loaded.key
         parking.needs_sweep = False
         at, is_last = 0, False
@@ -143,7 +142,7 @@ class ParkedReading:
             while not (is_last or loaded.gone or at >= parking.floor):
                 look = log_start.begin_look(engine)
                 try:
-                    found = await self._persister.parked_from(group_id, partition, at, READ_AT_ONCE)
+                    found = await self._rows.read_from(group_id, partition, PARKED, at, None, READ_AT_ONCE)
                     persist = None if loaded.gone else log_start.sweep(engine, found, look)
                 finally:
                     parking.end_look(look)

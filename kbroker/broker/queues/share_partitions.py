@@ -365,7 +365,7 @@ class SharePartitions:
         given = reasons.get(partition, {})
         if engine.window.letters_wait:
             given = {offset: shortened(reason, SHORT_REASON_BYTES) for offset, reason in given.items()}
-        found = attached(persist, acks, given) if self._persister.keeps_reasons else ()
+        found = attached(persist, acks, given) if self._persister.waiting_rows is not None else ()
         if len(found) < len(given):
             logger.debug(
                 "%d reasons of rejections are ignored: no dead letter will have them",

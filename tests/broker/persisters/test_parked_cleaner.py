@@ -13,7 +13,6 @@ import trio.testing
 
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.formats.parked_records import (
     ParkedKey,
@@ -26,6 +25,7 @@ from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import InitializeRequest, WriteRequest, begin_anew
 from kbroker.testing.parking_model import Shelf, park, parked
 from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, Asked
+from kbroker_control_records.persister import ControlRecordsPersister
 
 BOTH = pytest.mark.parametrize("persister", ["default", "control-records"])
 

@@ -39,7 +39,7 @@ def configs() -> Configs:
 def _configs(given: dict[str, str]) -> Configs:
     store = MemoryStateStore({})
     commits = cast(GroupCommit[Change], Commits(store))
-    return Configs(BrokerConfig.load((), given), store, commits, parks_records=True, finds_keys=True)
+    return Configs(BrokerConfig.load((), given), store, commits, parks_records=True)
 
 
 def test_a_group_of_its_own_settings(configs: Configs) -> None:  # CFG-42

@@ -17,30 +17,20 @@ none is as durable as --durability makes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from kbroker.broker.persisters.control.logs import ControlLogs, ControlRecordsStatistics
-from kbroker.broker.persisters.control.parking import BEGUN_ANEW, ControlParking, Step
-from kbroker.broker.persisters.control.partition import ControlPartition
-from kbroker.broker.persisters.control.saving import SavedOutcome
-from kbroker.broker.persisters.local import (
-    CountsShareState,
-    PersisterContext,
-    drop_reasons,
-    parking_store,
-)
+from kbroker.broker.persisters.local import CountsShareState, PersisterContext, parking_store
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import NO_GENERATION
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.lag import UNKNOWN, Standing
-from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import (
     InitializeRequest,
     Persister,
@@ -51,13 +41,16 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share.reasons import Reason
 from kbroker.share_state.coordinator import ShareStateCoordinator
-from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
-from kbroker.share_state.loading import ShareState
+from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import prefix_of
 from kbroker.share_state.states import ShareStateStatistics
+from kbroker_control_records.logs import ControlLogs, ControlRecordsStatistics
+from kbroker_control_records.own_records import ControlRecords
+from kbroker_control_records.parking import BEGUN_ANEW, ControlParking, Step
+from kbroker_control_records.rows import ControlRows
+from kbroker_control_records.saving import SavedOutcome
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Result)
@@ -82,11 +75,7 @@ _STOPPING = KafkaError(ErrorCode.coordinator_not_available, "the broker is stopp
 
 
 class ControlRecordsPersister(CountsShareState):
-    keeps_records = True
-    finds_parked_keys = True
-
     def __init__(self, context: PersisterContext) -> None:
-        self._reserve = context.topics.reserve
         self._log_commits = context.logs
         self._state = context.state
         self._logs = ControlLogs(context.topics, context.state_store, context.state)
@@ -98,11 +87,15 @@ class ControlRecordsPersister(CountsShareState):
             updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(context.state_store, context.generation),
         )
-        self._coordinator.on_generation_ended = self._generation_ended
-        self._on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
-        self._parked = ParkedReader(context.state_store, self._coordinator.generation)
-        self.parks_records = self.keeps_reasons = self._parked.can_park
+        self._parked = ParkedReader(context.state_store, self._coordinator)
         self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
+        self._coordinator.on_generation_ended = self._generation_ended
+        self._tell_ended = context.generation_ended
+        if context.state_store.keeps_keys_on_disk:
+            self.waiting_rows = ControlRows(self._parked, self._parking, self._logs, context.logs)
+        self.own_records = ControlRecords(
+            context.topics, context.state, self._logs, self._coordinator, self._save
+        )
 
     def statistics(self) -> ShareStateStatistics:
         return self._coordinator.statistics()
@@ -156,23 +149,25 @@ class ControlRecordsPersister(CountsShareState):
         for row in self._coordinator.read_summary(group_id, wanted).results:
             if row.start_offset != UNKNOWN:
                 try:
-                    await self.know_own_offsets(row.partition, row.start_offset)
+                    await self._logs.know_own_offsets(row.partition, row.start_offset)
                 except KafkaError as error:
                     refused[row.partition] = error
         wanted = [request for request in requests if request.partition not in refused]
-        done = [self._with_control(row) for row in self._coordinator.read_summary(group_id, wanted).results]
+        rows = self._coordinator.read_summary(group_id, wanted).results
+        done = [self._with_control(group_id, row) for row in rows]
         return _merged(group_id, partitions, refused, done, SummaryResult)
 
-    def _with_control(self, row: SummaryResult) -> SummaryResult:
+    def _with_control(self, group_id: str, row: SummaryResult) -> SummaryResult:
         partition = self._logs.partition(row.partition)
+        row = replace(row, stands_from=partial(self._stands_from, group_id, row.partition))
         if partition is None or row.start_offset == UNKNOWN or row.delivery_complete_count < 0:
             return row
-        own = self.count_own_offsets(row.partition, max(row.start_offset, partition.log_start_offset))
+        own = self._logs.count_own_offsets(row.partition, max(row.start_offset, partition.log_start_offset))
         return replace(row, delivery_complete_count=row.delivery_complete_count + own)
 
-    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
+    def _stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
         return self._coordinator.stands_from(
-            group_id, partition, offset, partial(self.count_own_offsets, partition)
+            group_id, partition, offset, partial(self._logs.count_own_offsets, partition)
         )
 
     async def aclose(self) -> None:
@@ -247,70 +242,9 @@ class ControlRecordsPersister(CountsShareState):
 
     # -- parked records
 
-    async def read_parked(
-        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
-    ) -> list[Parked]:
-        await self._prepared(group_id, partition)
-        return await self._parking.in_lane(group_id, partition, lane, after, limit)
-
-    async def parked_from(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> list[Parked]:
-        await self._prepared(group_id, partition)
-        return await self._parked.from_offset(group_id, partition, offset, limit)
-
-    async def parked_of_keys(
-        self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
-    ) -> dict[int, list[int]]:
-        await self._prepared(group_id, partition)
-        return await self._parked.of_keys(group_id, partition, key_hashes)
-
-    async def count_parked(
-        self, group_id: str, partition: TopicPartition, first: int, end: int | None
-    ) -> int:
-        await self._prepared(group_id, partition)
-        return await self._parked.count(
-            group_id, partition, first, end, self._coordinator.waiting(group_id, partition)
-        )
-
-    async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
-        await self._prepared(group_id, partition)
-        return await self._parked.kept_record(group_id, partition, offset)
-
-    async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        await self._prepared(group_id, partition)
-        return await self._parked.count_kept(group_id, partition, first, end)
-
-    async def reasons_from(
-        self, group_id: str, partition: TopicPartition, offset: int, limit: int
-    ) -> dict[int, Reason]:
-        await self._prepared(group_id, partition)
-        return await self._parked.reasons_from(group_id, partition, offset, limit)
-
-    async def drop_reasons(self, group_id: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
-        await self._prepared(group_id, partition)
-        generation = self._coordinator.generation(group_id, partition)
-        await drop_reasons(self._state, group_id, partition, generation, offsets)
-
-    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
-        if self._logs.partition(partition) is None:
-            return set()
-        await self._prepared(group_id, partition)
-        return self._coordinator.generations_in_use(group_id, partition)
-
-    def tell_ended(self, listener: Callable[[tuple[str, TopicPartition], int], None]) -> None:
-        self._on_generation_ended = listener
-
-    async def sync_ends(self) -> None:
-        await self._log_commits.flush()
-
     def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:
         self._parking.forget(prefix_of(*key, generation))
-        self._on_generation_ended(key, generation)
-
-    async def _prepared(self, group_id: str, partition: TopicPartition) -> None:
-        if refused := await self._logs.prepare(group_id, [partition]):
-            raise refused[partition]
+        self._tell_ended(key, generation)
 
     async def _write_in_turn(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         """The three steps of parking.py."""
@@ -377,19 +311,9 @@ class ControlRecordsPersister(CountsShareState):
 
     # -- lag
 
-    async def know_own_offsets(self, partition: TopicPartition, start_offset: int) -> None:
-        await self._logs.know_own_offsets(partition, start_offset)
-
-    def count_own_offsets(self, partition: TopicPartition, start_offset: int) -> int:
-        return self._logs.count_own_offsets(partition, start_offset)
-
-    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
-        return await self._logs.count_own(partition, first, end)
-
     async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
-        await self._prepared(group_id, key)
-        parked = await self.count_parked(group_id, key, first, end)
-        parked -= await self.count_kept(group_id, key, first, end) if parked else 0
+        await self._logs.prepare_one(group_id, key)
+        parked = await self._parked.count_in_log(group_id, key, first, end)
         return parked + await self._count_in_window(group_id, key, first, end)
 
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
@@ -398,82 +322,8 @@ class ControlRecordsPersister(CountsShareState):
         own, counted_from = 0, UNKNOWN
         # From the start offset on, which may rise: the rest may be long and on a slow disk.
         while (start := self._coordinator.counts_from(group_id, key, first, end)) != counted_from:
-            own, counted_from = await self.count_own(key, start, end) if start < end else 0, start
+            own, counted_from = await self._logs.count_own(key, start, end) if start < end else 0, start
         return self._coordinator.unfinished(group_id, key, first, end) - own
-
-    # -- retention and housekeeping
-
-    async def before_log_start_moves(self, key: TopicPartition, offset: int) -> None:
-        """Rewrite the checkpoints that would be removed. Raises NoSpace and StoreFailed: then the
-        log start must stay.
-
-        A full disk must not prevent retention from making room, so the space set aside for
-        deletions is used."""
-        partition = self._logs.partition(key)
-        control = None if partition is None else self._logs.control(partition)
-        if partition is None or control is None or not control.has_state:
-            return
-        try:
-            await control.load()
-        except KafkaError as error:
-            logger.error(
-                "%s-%d: share state that cannot be read is lost: %s",
-                partition.topic_name,
-                partition.log.partition,
-                error,
-            )
-            return
-        group_ids = control.chains.below(offset)
-        try:
-            await self._rewrite(control, group_ids)
-        except NoSpace:
-            self._reserve.give_up()
-            await self._rewrite(control, group_ids)
-
-    async def _rewrite(self, control: ControlPartition, group_ids: Sequence[str]) -> None:
-        if not group_ids:
-            return
-        await self._logs.open([] if control.is_open else [control])
-        key = TopicPartition(*control.partition.log)
-        keys = [SharePartitionKey(group_id, key) for group_id in group_ids]
-        for each in keys:
-            await self._logs.prepare(each.group_id, [key])
-        for result in await self._save(self._coordinator.snapshot(keys, now_ms=wall_clock_ms())):
-            if result.code is ErrorCode.coordinator_not_available:
-                raise NoSpace(result.message)
-            if result.code is not ErrorCode.none:
-                logger.error(
-                    "%s: share state that cannot be read is removed with the log: %s",
-                    control.partition.topic_name,
-                    result.message,
-                )
-
-    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
-        """Make cold snapshots, renew hints, and forget deleted topics."""
-        for key in self._logs.deleted():
-            self._logs.forget(key)
-            # The state was removed together with the log.
-            self._coordinator.confirm(self._coordinator.topic_deleted(key.topic_id))
-        cold = self._coordinator.cold(now_ms=now_ms, interval_ms=interval_ms)
-        results = await self._snapshot_cold(cold, now_ms, interval_ms)
-        changes = self._logs.renewed_hints()
-        if changes:
-            try:
-                await self._state.commit(changes)
-            except (NoSpace, StoreFailed) as error:
-                logger.warning("hints to control records were not saved: %s", error)
-        return results
-
-    async def _snapshot_cold(
-        self, keys: Sequence[SharePartitionKey], now_ms: int, interval_ms: int
-    ) -> list[Result]:
-        def wanted(state: ShareState) -> bool:
-            return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
-
-        results: list[Result] = []
-        for key in keys:
-            results += await self._save(self._coordinator.snapshot([key], now_ms=now_ms, wanted=wanted))
-        return results
 
 
 def _merged(

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from kbroker.broker.commits.waiting import Pending
-from kbroker.broker.persisters.control.parking import ControlParking, Step
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Result, TopicPartition
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.outcome import ShareStateOutcome
+from kbroker_control_records.parking import ControlParking, Step
 
 R = TypeVar("R", bound=Result)
 

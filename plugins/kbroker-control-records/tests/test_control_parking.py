@@ -1,6 +1,6 @@
 """Parked records beside control records: after a kill between any two steps, or with one of the two
 stores behind the other, no record is lost and none exists twice. See
-kbroker/broker/persisters/control/parking.py for the steps.
+plugins/kbroker-control-records/kbroker_control_records/parking.py for the steps.
 
 A kill is a copy of the data directory, taken at that moment.
 """
@@ -20,8 +20,6 @@ import trio.testing
 
 from kbroker import plugins
 from kbroker.broker.broker import Broker
-from kbroker.broker.persisters.control.parking import ControlParking
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.parked_records import (
     BLOCKS_KEY,
@@ -33,12 +31,14 @@ from kbroker.formats.parked_records import (
 )
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
-from kbroker.share.persister import ReadResult, WriteRequest
+from kbroker.share.persister import PARKED, ReadResult, WriteRequest
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId
-from kbroker.testing.parking_model import Shelf, keep, park, unpark
+from kbroker.testing.parking_model import Shelf, keep, park, unpark, waiting_rows
 from kbroker.testing.parking_model import keyed as parked
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
+from kbroker_control_records.parking import ControlParking
+from kbroker_control_records.persister import ControlRecordsPersister
 from tests.broker.persisters.test_parked_cleaner import opened
 
 NAME = "control-records"
@@ -86,9 +86,9 @@ async def found_in(directory: Path, engine: str) -> Found:
 
 
 async def all_parked(broker: Broker) -> list[Parked]:
-    persister = broker.persister
-    assert isinstance(persister, ControlRecordsPersister)
-    return await persister.parked_from(GROUP, Asked(broker).P, 0, 1000)
+    rows = broker.persister.waiting_rows
+    assert rows is not None
+    return await rows.read_from(GROUP, Asked(broker).P, PARKED, 0, None, 1000)
 
 
 def in_window(state: ReadResult) -> set[int]:
@@ -442,16 +442,17 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
             shelf = await before(broker)
             persister = broker.persister
             assert isinstance(persister, ControlRecordsPersister)
-            read = persister._parked.in_lane
+            read = persister._parked.read_due
 
             async def read_before(*arguments: Any) -> list[Parked]:
-                monkeypatch.setattr(persister._parked, "in_lane", read)
+                monkeypatch.setattr(persister._parked, "read_due", read)
                 found = await read(*arguments)
                 assert await shelf.write(keep(shelf.there[MOVED], b"the record")) is ErrorCode.none
                 return found
 
-            monkeypatch.setattr(persister._parked, "in_lane", read_before)
-            found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, (-1, -1), 10)
+            monkeypatch.setattr(persister._parked, "read_due", read_before)
+            rows = waiting_rows(persister)
+            found = await rows.read_due(GROUP, shelf.partition, Lane.REDELIVERY, (-1, -1), 10)
             await broker.state_commits.commit([])  # after the removal of old places
             assert [(each.offset, each.kept) for each in found] == [(MOVED, True), (ACCEPTED, False)]
             await shelf.check()

@@ -47,7 +47,7 @@ from kbroker.formats.parked_records import (
     record_by_offset,
 )
 from kbroker.share.parked import Lane, Parked, ParkingChange
-from kbroker.share.persister import TopicPartition, WriteRequest
+from kbroker.share.persister import PARKED, TopicPartition, WriteRequest
 from kbroker.share.reasons import ReasonChange
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey
@@ -259,7 +259,7 @@ class ControlParking:
             return
         at, dropped = max(0, start_offset), 0
         try:
-            while found := await self._reader.from_offset(group_id, partition, at, PIECE):
+            while found := await self._reader.read_from(group_id, partition, PARKED, at, None, PIECE):
                 at = found[-1].offset + 1
                 both = set(
                     self._coordinator.in_window(group_id, partition, [parked.offset for parked in found])
@@ -297,7 +297,7 @@ class ControlParking:
         keep it. That place is still valid, and the value of the key by offset is newer."""
         found: list[Parked] = []
         while len(found) < limit:
-            piece = await self._reader.in_lane(group_id, partition, lane, after, limit - len(found))
+            piece = await self._reader.read_due(group_id, partition, lane, after, limit - len(found))
             prefix = self._reader.prefix(group_id, partition)
             if not piece or prefix is None:
                 break

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from kbroker.broker.persisters.control import offsets as control_offsets
-from kbroker.broker.persisters.control.offsets import ControlOffsets
+from kbroker_control_records import offsets as control_offsets
+from kbroker_control_records.offsets import ControlOffsets
 
 
 @pytest.mark.parametrize("seed", range(30))

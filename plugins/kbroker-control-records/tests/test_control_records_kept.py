@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from kbroker.broker.logs.retention import apply_retention
-from kbroker.broker.persisters.control import partition as control_partition
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.batches import Record, build_batch
@@ -21,6 +20,7 @@ from kbroker.share.effects import StateBatch
 from kbroker.share.persister import ReadRequest, TopicPartition, WriteRequest
 from kbroker.storage.segment import log_store as segment_store
 from kbroker.storage.spi import LogId
+from kbroker_control_records import partition as control_partition
 from tests.api.conftest import ENGINES, Client
 from tests.api.control_logs import (
     CHECKPOINT,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.formats.control_records import has_share_state
 from kbroker.formats.transactions import MarkerType, is_marker
 from kbroker.metrics_export.exposition import MetricsExport
+from kbroker_control_records.logs import ControlLogs
 from tests.api.conftest import ENGINES, Client
 from tests.api.control_logs import batches_of, drain, lag, opened
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, prepare
@@ -88,10 +88,8 @@ async def test_a_lag_that_cannot_be_right_is_reported(
     async with opened(tmp_path) as client:
         await client.create_topic("orders")
         await client.append("orders", 1, 2, 3)
-        count_own, extra = ControlRecordsPersister.count_own_offsets, 0
-        monkeypatch.setattr(
-            ControlRecordsPersister, "count_own_offsets", lambda *asked: count_own(*asked) + extra
-        )
+        count_own, extra = ControlLogs.count_own_offsets, 0
+        monkeypatch.setattr(ControlLogs, "count_own_offsets", lambda *asked: count_own(*asked) + extra)
         for start_offset, extra in ((100, 0), (1, 0), (1, 4)):
             starts = [{"partition_index": 0, "start_offset": start_offset}]
             topics = [{"topic_name": "orders", "partitions": starts}]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.persisters.control.partition import ControlPartition
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import ParkedKey
 from kbroker.formats.state import ControlChain, ShareStateKey, parse_key, share_state_number
@@ -22,6 +21,7 @@ from kbroker.share.persister import TopicPartition
 from kbroker.share_state.control_chains import ShareChange
 from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.storage.spi import Change, StateReader
+from kbroker_control_records.partition import ControlPartition
 
 _ANY_NUMBER = share_state_number(0)
 
@@ -111,6 +111,11 @@ class ControlLogs:
                 for each in to_open
             }
         return refused
+
+    async def prepare_one(self, group_id: str, partition: TopicPartition) -> None:
+        """prepare() for one share-partition. Raises its failure, a KafkaError."""
+        if refused := await self.prepare(group_id, [partition]):
+            raise refused[partition]
 
     async def open(self, controls: Sequence[ControlPartition]) -> None:
         """Must precede the first append to a log in this broker life. Durable on return, with

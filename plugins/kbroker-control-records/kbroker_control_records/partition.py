@@ -23,8 +23,13 @@ import trio
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.persisters.control.offsets import ControlOffsets
-from kbroker.broker.persisters.control.scan import (
+from kbroker.errors import KafkaError
+from kbroker.formats.control_records import build_control_batch
+from kbroker.formats.state import ControlHint, ControlHintKey
+from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange, ToAppend
+from kbroker.storage.spi import Change, StateReader
+from kbroker_control_records.offsets import ControlOffsets
+from kbroker_control_records.scan import (
     offsets_now,
     read_at,
     scan,
@@ -32,11 +37,6 @@ from kbroker.broker.persisters.control.scan import (
     walk_back,
     walk_back_now,
 )
-from kbroker.errors import KafkaError
-from kbroker.formats.control_records import build_control_batch
-from kbroker.formats.state import ControlHint, ControlHintKey
-from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange, ToAppend
-from kbroker.storage.spi import Change, StateReader
 
 logger = logging.getLogger(__name__)
 
@@ -206,10 +206,13 @@ class ControlPartition:
 
     async def count_between(self, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 are control records. Only unknown parts of
-        that range are scanned. Raises KafkaError."""
+        that range are scanned; if it reaches the known ones, it is known from then on. Raises
+        KafkaError."""
         await self.load()
         assert self._offsets is not None
         first = max(first, self.partition.log_start_offset)
+        if first < self._offsets.known_from <= end:
+            await self.know_offsets(first)
         known_from = max(first, min(end, self._offsets.known_from))
         found = []
         if first < known_from and self.chains.groups:

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.persisters.control import partition as control_partition
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.share_state.control_chains import ChainWalk
+from kbroker_control_records import partition as control_partition
 from tests.api.conftest import Client
 from tests.api.control_logs import opened, persister
 
@@ -141,6 +141,7 @@ async def test_lag_while_a_new_start_offset_is_being_saved(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(kept.write, "g", [WriteRequest(where, 1, 0, start, 0, [])])
                 await trio.testing.wait_all_tasks_blocked()
-                await kept.read_summary("g", [ReadRequest(where, 0)])
-                assert kept.stands_from("g", where, 10) == standing
+                (summary,) = await kept.read_summary("g", [ReadRequest(where, 0)])
+                assert summary.stands_from is not None
+                assert summary.stands_from(10) == standing
                 held.release()
