@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.errors import OperatorError, StoreFailed
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay, scan_in_pieces
+from kbroker.storage.keyvalue.memory_map import MemoryMap
 from kbroker.storage.segment.state_log import bounds_of, read_changes
-from kbroker.storage.segment_state.memory_map import MemoryMap
 from kbroker.storage.segment_state.overlaid_map import OverlaidMoment, open_if_there
 from kbroker.storage.spi import ON_DISK, LogReader, StateReader
 

@@ -35,12 +35,12 @@ from threading import Lock
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.formats.batches import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, ON_DISK_END
+from kbroker.storage.keyvalue.memory_map import loaded
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.segment.state_log import LOG, read_changes, reserved_bytes
 from kbroker.storage.segment.state_log_records import to_record
 from kbroker.storage.segment_state import overlaid_map
-from kbroker.storage.segment_state.memory_map import MemoryMap
 from kbroker.storage.segment_state.overlaid_map import OverlaidMap
 from kbroker.storage.segment_state.reader import LogStateMoment, LogStateReader
 from kbroker.storage.spi import (
@@ -107,7 +107,6 @@ class LogStateStore(StateStore):
 
     def __init__(self, log: LogStore, on_disk: OverlaidMap | None = None) -> None:
         self._log = log
-        self._map = MemoryMap()
         self._on_disk = on_disk or OverlaidMap(None)
         self._appending = Lock()
         self._rewrite: _Rewrite | None = None
@@ -121,7 +120,7 @@ class LogStateStore(StateStore):
                 f"{overlaid_map.DIRECTORY}/ is of "
                 f"{self._on_disk.position}: one of them is from an older copy; restore both from one backup"
             )
-        self._map.load(self._stored(start_offset))
+        self._map = loaded(self._stored(start_offset))
         self._log_bytes = self._size_of_log()
 
     def _stored(self, offset: int) -> Iterator[Change]:
