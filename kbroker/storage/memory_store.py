@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
 from pathlib import Path
-from threading import Lock
 
-from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, scan_in_pieces
-from kbroker.storage.keyvalue.sorted_keys import SortedKeys
+from kbroker.storage.keyvalue.key_ranges import RECORD_BYTES, Entries, piece_of, scan_in_pieces
+from kbroker.storage.keyvalue.memory_map import MemoryMap
 from kbroker.storage.spi import (
     AddedRange,
     Change,
@@ -227,47 +225,28 @@ class MemoryStateStore(StateStore):
     write_in_thread = False
     write_beside_sync = True
 
-    def __init__(
-        self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None
-    ) -> None:
-        """All are shared with other stores over the same contents: a reader in another thread must
-        not see half of a write."""
-        self._contents = contents
-        self._keys = SortedKeys(contents) if keys is None else keys
-        self._lock = Lock() if lock is None else lock
+    def __init__(self, contents: dict[bytes, bytes] | MemoryMap) -> None:
+        """Other stores over the same contents have the same map."""
+        self._map = contents if isinstance(contents, MemoryMap) else MemoryMap(contents)
 
     def get(self, key: bytes) -> bytes | None:
-        return self._contents.get(key)
+        return self._map.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._lock:
-            keys = takewhile(lambda key: key.startswith(prefix), self._keys.since(prefix))
-            found = [(key, self._contents[key]) for key in keys]
-        yield from found
+        return self._map.scan(prefix)
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return scan_in_pieces(self._piece, first, end)
 
     def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
-        with self._lock:
-            keys = takewhile(lambda key: key < end, islice(self._keys.since(first), count))
-            return piece_of([(key, self._contents[key]) for key in keys], count)
+        return piece_of(self._map.entries(first, end, count), count)
 
     @contextmanager
     def snapshot(self) -> Iterator[MemoryStateStore]:
-        with self._lock:
-            contents, keys = dict(self._contents), self._keys.copy()
-        yield MemoryStateStore(contents, keys=keys)
+        yield MemoryStateStore(self._map.copy())
 
     def write(self, changes: Sequence[Change]) -> None:
-        with self._lock:
-            for key, value in changes:
-                if (key in self._contents) == (value is None):
-                    self._keys.remove(key) if value is None else self._keys.add(key)
-                if value is None:
-                    self._contents.pop(key, None)
-                else:
-                    self._contents[key] = bytes(value)
+        self._map.apply(changes)
 
     def sync(self) -> None:
         """Nothing to do: there is nothing below memory."""
@@ -279,13 +258,11 @@ class MemoryStateStore(StateStore):
         """Contents stay for the next store on the same directory."""
 
     def statistics(self) -> MemoryStateStatistics:
-        return MemoryStateStatistics(
-            len(self._contents), sum(len(key) + len(value) for key, value in self._contents.items())
-        )
+        return MemoryStateStatistics(len(self._map), self._map.live_bytes - RECORD_BYTES * len(self._map))
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
-_all_states: dict[Path, tuple[dict[bytes, bytes], Lock, SortedKeys]] = {}
+_all_states: dict[Path, MemoryMap] = {}
 
 
 def _open_log(
@@ -299,7 +276,7 @@ def _open_state(
     directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0
 ) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
-    return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock(), SortedKeys())))
+    return MemoryStateStore(_all_states.setdefault(directory.resolve(), MemoryMap()))
 
 
 LOG_STORE = LogStoreFactory(open=_open_log, open_reader=_open_log)

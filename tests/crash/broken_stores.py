@@ -112,7 +112,7 @@ class SkipsSlices(Broken):
 
 class MovesEarly(Broken):
     def sync(self) -> None:
-        self._store._on_disk.freeze(self._store._end_offset)
+        self._store._on_disk.freeze(self._store._log.end_offset)
         self._store._on_disk.move()
         self._store.sync()
 

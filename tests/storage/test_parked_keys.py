@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.lmdb import overlaid_map
 from kbroker.storage.lmdb import state_map as lmdb_state_map
 from kbroker.storage.lmdb.environment import LmdbEnvironment, Transaction
+from kbroker.storage.lmdb.overlaid_map import OverlaidMap
+from kbroker.storage.lmdb.state_map import OnDiskMap
 from kbroker.storage.segment.log_store import SegmentLogStore
-from kbroker.storage.segment_state import overlaid_map
 from kbroker.storage.segment_state import store as log_state_store
-from kbroker.storage.segment_state.on_disk_map import OnDiskMap
-from kbroker.storage.segment_state.overlaid_map import OverlaidMap
 from kbroker.storage.segment_state.store import STATE_STORE, LogStateStore
 from kbroker.storage.spi import Change, LogSettings, StateReader
 from kbroker.testing.on_disk_contract import END, entries_of, key_of

@@ -94,10 +94,13 @@ class Overlay:
     """The last change of each key, removals included, in key order. `size_bytes`: about how much
     they take in a log."""
 
-    def __init__(self) -> None:
-        self.changes: dict[bytes, bytes | None] = {}
-        self._keys = SortedKeys()
-        self.size_bytes = 0
+    def __init__(self, changes: dict[bytes, bytes | None] | None = None) -> None:
+        """`changes` belong to the overlay from now on."""
+        self.changes = {} if changes is None else changes
+        self._keys = SortedKeys(self.changes)
+        self.size_bytes = sum(
+            len(key) + len(value or b"") + RECORD_BYTES for key, value in self.changes.items()
+        )
 
     def __len__(self) -> int:
         return len(self.changes)
@@ -117,12 +120,7 @@ class Overlay:
         """A copy of the changes whose keys start with `prefix`."""
         if not prefix:
             return dict(self.changes)
-        found: dict[bytes, bytes | None] = {}
-        for key in self._keys.since(prefix):
-            if not key.startswith(prefix):
-                break
-            found[key] = self.changes[key]
-        return found
+        return {key: self.changes[key] for key in self._keys.between(prefix, prefix_end(prefix))}
 
     def piece(self, first: bytes, end: bytes, count: int) -> list[Change]:
         """At most `count` changes from `first` up to but without `end`."""

@@ -16,10 +16,11 @@ class SortedKeys:
     """A set of keys that can be iterated from any key on."""
 
     def __init__(self, keys: Iterable[bytes] = ()) -> None:
-        self._blocks: list[list[bytes]] = []  # none of them is empty
-        self._lasts: list[bytes] = []
-        for key in keys:
-            self.add(key)
+        """Without duplicates, in any order."""
+        in_order = sorted(keys)
+        self._blocks = [in_order[at : at + _BLOCK_KEYS] for at in range(0, len(in_order), _BLOCK_KEYS)]
+        """None of them is empty."""
+        self._lasts = [block[-1] for block in self._blocks]
 
     def copy(self) -> SortedKeys:
         copied = SortedKeys()
@@ -60,3 +61,13 @@ class SortedKeys:
         yield from block[bisect_left(block, first) :]
         for later in self._blocks[place + 1 :]:
             yield from later
+
+    def between(self, first: bytes, end: bytes | None) -> list[bytes]:
+        """Keys from `first` up to but without `end`; None: to the last one."""
+        found: list[bytes] = []
+        for block in self._blocks[bisect_left(self._lasts, first) :]:
+            begin = bisect_left(block, first)
+            if end is not None and block[-1] >= end:
+                return found + block[begin : bisect_left(block, end)]
+            found += block[begin:]
+        return found

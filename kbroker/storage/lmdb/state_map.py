@@ -1,5 +1,5 @@
-"""A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees
-it.
+"""A map from bytes to bytes in the main database of an LMDB environment, and the position up to
+which it contains a state log (segment/state_log.py).
 
 LMDB's keys have at most 511 bytes, while a group's name alone may be longer. Keys of up to SHORT
 bytes are stored as they are. Longer keys that begin with the same SHORT bytes share one entry,
@@ -8,7 +8,7 @@ which preserves the order of keys:
     key  up to 480 bytes                     value
     key  first 480 bytes, one zero byte      per long key, in order: rest length (4),
                                              rest, value length (4), value
-    500 times ff                             position (8): see lmdb/state_store.py, overlaid_map.py
+    500 times ff                             position (8)
 
 This module must not know what keys mean.
 """
@@ -17,15 +17,29 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TypeAlias
 
+import lmdb
+
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.keyvalue.key_ranges import Entries, lay_over, without_removals
-from kbroker.storage.lmdb.environment import LmdbEnvironment, Transaction
+from kbroker.storage.lmdb.environment import (
+    LmdbEnvironment,
+    LmdbStatistics,
+    Transaction,
+    is_full,
+    open_environment,
+)
 from kbroker.storage.spi import Change
 
+MAP_BYTES = 1 << 40
 SHORT = 480
 CHANGES_AT_ONCE = 512
+"""Of a transaction: it keeps in memory a copy of every page that it changes, maybe one for each
+change."""
 
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
@@ -34,7 +48,7 @@ _LongKeys: TypeAlias = dict[bytes, bytes]
 
 
 class StateMap:
-    """The map inside one transaction."""
+    """The map as one transaction sees it."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -84,6 +98,13 @@ class StateMap:
     def set_position(self, position: int) -> None:
         self._transaction.put(_POSITION_KEY, _POSITION.pack(position))
 
+    def piece(
+        self, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+    ) -> tuple[Entries, bytes | None]:
+        """One piece of a range, with the changes of `layers` laid over it; see `lay_over`."""
+        found, rest = lay_over([list(islice(self.scan_range(first, end), count)), *layers], count)
+        return without_removals(found), rest
+
     def _entries(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._transaction.cursor()
         if not (cursor.set_range(first) if first else cursor.first()):
@@ -99,29 +120,67 @@ class StateMap:
         return {} if value is None else _unpack(bytes(value))
 
 
-def piece_over(
-    state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
-) -> tuple[Entries, bytes | None]:
-    """One piece of a range of the map, with changes laid over it; see `lay_over`."""
-    found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
-    return without_removals(found), rest
+class OnDiskMap:
+    """The map, outside of a transaction. Create one with `open_map` or `make_map`."""
+
+    def __init__(self, env: LmdbEnvironment) -> None:
+        self._env = env
+        self.directory = env.directory
+
+    @property
+    def position(self) -> int:
+        return self._env.read(lambda transaction: StateMap(transaction).position)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._env.read(lambda transaction: StateMap(transaction).get(key))
+
+    @contextmanager
+    def moment(self) -> Iterator[StateMap]:
+        """A read transaction. Leave it soon, since it pins old pages of the file."""
+        with self._env.long_read() as transaction:
+            yield StateMap(transaction)
+
+    def write(self, changes: Iterable[Change], position: int) -> None:
+        """Write changes, on disk on return, in several transactions. If NoSpace or StoreFailed is
+        raised, some changes may be there, but the position is unchanged: the last transaction sets
+        it, and until then readers lay all of the log's changes over the map."""
+        rest = iter(changes)
+        is_last = False
+        while not is_last:
+            piece = list(islice(rest, CHANGES_AT_ONCE))
+            is_last = len(piece) < CHANGES_AT_ONCE
+            with self._env.write() as transaction:
+                state = StateMap(transaction)
+                for key, value in piece:
+                    state.put(key, value)
+                if is_last:
+                    state.set_position(position)
+
+    def statistics(self) -> LmdbStatistics:
+        return self._env.statistics()
+
+    def reusable_bytes(self) -> int:
+        """As LmdbEnvironment's."""
+        return self._env.reusable_bytes()
+
+    def close(self) -> None:
+        self._env.close()
 
 
-def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
-    """Write changes, on disk on return. They are split into several transactions, because each
-    keeps in memory a copy of every page that it changes, maybe one page per change. The last
-    transaction sets the position: until then readers lay all of the log's changes over the map."""
-    rest = iter(changes)
-    is_last = False
-    while not is_last:
-        piece = list(islice(rest, CHANGES_AT_ONCE))
-        is_last = len(piece) < CHANGES_AT_ONCE
-        with env.write() as transaction:
-            state = StateMap(transaction)
-            for key, value in piece:
-                state.put(key, value)
-            if is_last:
-                state.set_position(position)
+def open_map(directory: Path, *, read_only: bool, map_bytes: int = MAP_BYTES) -> OnDiskMap:
+    """Raises OperatorError if it cannot be opened."""
+    return OnDiskMap(open_environment(directory, read_only=read_only, map_bytes=map_bytes, max_handles=0))
+
+
+def make_map(directory: Path) -> OnDiskMap:
+    """Create the map while the store runs. Raises NoSpace or StoreFailed; a partly created
+    directory does not disturb a later attempt."""
+    try:
+        return open_map(directory, read_only=False)
+    except (OSError, lmdb.Error, OperatorError) as error:
+        if is_full(error, directory.parent):
+            raise NoSpace(f"{directory}: {error}") from error
+        raise StoreFailed(f"{directory}: {error}") from error
 
 
 def _whole_keys(key: bytes, value: bytes) -> Iterable[tuple[bytes, bytes]]:

@@ -1,50 +1,40 @@
 """State in LMDB: a separate environment whose main database is the map, and a redo log in front of
 it.
 
-    directory/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position up to which it
-                                     contains the redo log
-    directory/redo                   one log of the segment engine: the changes after that position,
-                                     in the format of segment_state/store.py
+    directory/data.mdb, lock.mdb     the map, and the position up to which it contains the redo log:
+                                     overlaid_map.py
+    directory/redo                   one log of the segment engine: the changes after that position
+                                     (segment/state_log.py)
 
 LMDB has to sync every commit (without that, power cuts left corrupt files), and each share
 acknowledgement would wait for it. So write() appends to the redo log and keeps the changes in
-memory. sync() syncs the redo log. Now and then it also moves the changes into LMDB, the last of
-them together with the position, and trims them from the log. A full disk postpones that.
+memory. sync() syncs the redo log. When it has grown by 1 MiB, sync() also moves the changes into
+LMDB, and trims the log. A full disk postpones that.
 
-A snapshot is a read transaction with later changes laid over it. A change may be in both: applying
-it again does no harm, as long as all later changes are applied too. This module must not know what
-keys mean.
+The segment engine's state store (segment_state/store.py) keeps most keys in memory and in its log.
+docs/decisions/0026-two-state-stores.md says why they are two. This module must not know what keys
+mean.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.formats.batches import NO_TIMESTAMP, build_timeless_batch
-from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay, part_of, scan_in_pieces
-from kbroker.storage.lmdb.environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
-from kbroker.storage.lmdb.state_map import StateMap, piece_over, put_all
+from kbroker.errors import OperatorError, StoreFailed
+from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay, scan_in_pieces
+from kbroker.storage.lmdb.environment import LmdbStatistics
+from kbroker.storage.lmdb.followed_changes import FollowedChanges
+from kbroker.storage.lmdb.overlaid_map import OverlaidMap, OverlaidMoment
+from kbroker.storage.lmdb.state_map import MAP_BYTES, OnDiskMap, StateMap, open_map
 from kbroker.storage.segment import log_store as segment_store
-from kbroker.storage.segment.state_log import LOG, bounds_of, read_changes, reserved_bytes
-from kbroker.storage.segment.state_log_records import to_record
-from kbroker.storage.spi import (
-    ON_DISK,
-    Change,
-    LogReader,
-    LogSettings,
-    LogStore,
-    StampedBatch,
-    StateReader,
-    StateStore,
-)
+from kbroker.storage.segment.state_log import StateLog, bounds_of, read_changes
+from kbroker.storage.spi import Change, LogReader, LogSettings, LogStore, StateReader, StateStore
 
-MAP_BYTES = 1 << 40
 REDO = "redo"
 REDO_SETTINGS = LogSettings(segment_bytes=1 << 20, segment_ms=1 << 62)
 MOST_REDO_BYTES = 1 << 20
@@ -52,66 +42,21 @@ MOVE_BYTES = 4 << 20
 """Pages that LMDB may add to its file while a move replaces others."""
 _ATTEMPTS = 100
 
-_Changes: TypeAlias = dict[bytes, bytes | None]
 T = TypeVar("T")
 
 
-class LmdbStateMoment(StateReader):
-    """A consistent view of one moment. Close it soon: its transaction pins old pages of the
-    file."""
+class LmdbStateReader(StateReader):
+    """A StateReader, for use while a broker runs in this or another process. Every read uses a
+    consistent view of one moment, and reads the new part of the redo log."""
 
     keeps_keys_on_disk = True
 
-    def __init__(self, transaction: Transaction, changes: _Changes) -> None:
-        self._map = StateMap(transaction)
-        self._changes = changes
-        self._in_order: list[Change] | None = None
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._changes[key] if key in self._changes else self._map.get(key)
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        found: _Changes = dict(self._map.scan(prefix))
-        found.update(item for item in self._changes.items() if item[0].startswith(prefix))
-        yield from sorted((key, value) for key, value in found.items() if value is not None)
-
-    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return scan_in_pieces(self._piece, first, end)
-
-    def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
-        if self._in_order is None:
-            self._in_order = sorted(
-                change for change in self._changes.items() if change[0].startswith(ON_DISK)
-            )
-        return piece_over(self._map, [part_of(self._in_order, first, end, count)], first, end, count)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[LmdbStateMoment]:
-        yield self
-
-    def close(self) -> None:
-        """Nothing to do: leaving `snapshot()` ends the view."""
-
-
-class _Moments(StateReader):
-    """Shared by reader and store: every read uses a consistent view of one moment."""
-
-    keeps_keys_on_disk = True
-    _largest_piece = LARGEST_PIECE
-
-    def __init__(self, env: LmdbEnvironment) -> None:
-        self._env = env
-
-    @abstractmethod
-    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
-        """Changes of keys that start with `prefix`, and of other keys if that costs nothing. None
-        if the transaction is too old for the changes at hand."""
-
-    @abstractmethod
-    def _layers_over(
-        self, transaction: Transaction, first: bytes, end: bytes, count: int
-    ) -> Sequence[Sequence[Change]] | None:
-        """The first `count` changes of a range in each layer; None as above."""
+    def __init__(self, on_disk: OnDiskMap, log: LogReader) -> None:
+        self._on_disk = on_disk
+        self._log = log
+        self._followed = FollowedChanges(log)
+        self._reading = Lock()
+        self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
         with self._moment(key) as moment:
@@ -124,176 +69,142 @@ class _Moments(StateReader):
         yield from found
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return scan_in_pieces(self._piece, first, end, largest=self._largest_piece)
+        return scan_in_pieces(self._piece, first, end, largest=16 * LARGEST_PIECE)
 
     def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
-        with self._over(lambda transaction: self._layers_over(transaction, first, end, count)) as (
-            transaction,
-            layers,
-        ):
-            return piece_over(StateMap(transaction), layers, first, end, count)
-
-    def snapshot(self) -> AbstractContextManager[LmdbStateMoment]:
-        return self._moment(b"")
+        with self._over(lambda changes: changes.piece(first, end, count)) as (below, layer):
+            return below.piece([layer], first, end, count)
 
     @contextmanager
-    def _moment(self, prefix: bytes) -> Iterator[LmdbStateMoment]:
+    def snapshot(self) -> Iterator[OverlaidMoment]:
+        with self._moment(b"") as moment:
+            yield moment
+
+    @contextmanager
+    def _moment(self, prefix: bytes) -> Iterator[OverlaidMoment]:
         """A view that may lack keys that do not start with `prefix`."""
-        with self._over(lambda transaction: self._changes_over(transaction, prefix)) as (
-            transaction,
-            changes,
-        ):
-            yield LmdbStateMoment(transaction, changes)
+        with self._over(lambda changes: changes.of(prefix)) as (below, changes):
+            yield OverlaidMoment(below, changes)
 
     @contextmanager
-    def _over(self, changes_over: Callable[[Transaction], T | None]) -> Iterator[tuple[Transaction, T]]:
-        """A transaction, and the changes over it."""
+    def _over(self, take: Callable[[Overlay], T]) -> Iterator[tuple[StateMap, T]]:
+        """The map in one transaction, and what `take` returns of all changes over it."""
         for _ in range(_ATTEMPTS):
-            with self._env.long_read() as transaction:
-                changes = changes_over(transaction)
-                if changes is not None:
-                    yield transaction, changes
+            with self._on_disk.moment() as below:
+                with self._reading:
+                    found = take(self._followed.changes) if self._follow(below.position) else None
+                if found is not None:
+                    yield below, found
                     return
         raise StoreFailed(
-            f"{self._env.directory}: the redo log does not continue where the map ends: one of them is from "
-            "an older copy"
+            f"{self._on_disk.directory}: the redo log does not continue where the map ends: one of them is "
+            "from an older copy"
         )
 
-
-class LmdbStateReader(_Moments):
-    """A StateReader, for use while a broker runs in this or another process."""
-
-    _largest_piece = 16 * LARGEST_PIECE  # each piece rereads the redo log
-
-    def __init__(self, env: LmdbEnvironment, log: LogReader) -> None:
-        super().__init__(env)
-        self._log = log
-        self._reading = Lock()
-        self._closed = False
-
-    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
-        position = StateMap(transaction).position
-        with self._reading:
-            changes = _read(self._log, position)
-            return changes if bounds_of(self._log).start_offset <= position else None
-
-    def _layers_over(
-        self, transaction: Transaction, first: bytes, end: bytes, count: int
-    ) -> Sequence[Sequence[Change]] | None:
-        changes = self._changes_over(transaction, ON_DISK)
-        return None if changes is None else [part_of(sorted(changes.items()), first, end, count)]
+    def _follow(self, position: int) -> bool:
+        """False if the redo log was trimmed beyond the position."""
+        end_offset = max(position, bounds_of(self._log).end_offset)
+        return self._followed.follow(position, end_offset) and bounds_of(self._log).start_offset <= position
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._log.close()
-            self._env.close()
+            self._on_disk.close()
 
 
-class LmdbStateStore(_Moments, StateStore):
-    """write() belongs on the broker's loop, sync() in its commit thread. They may overlap: `_lock`
-    is held while the redo log and the changes in memory differ."""
+class LmdbStateStore(StateStore):
+    """write() belongs on the broker's loop, sync() in its commit thread. They may overlap:
+    `_log.appending` is held while the redo log and the changes in memory differ."""
 
+    keeps_keys_on_disk = True
     write_in_thread = False
     write_beside_sync = True
 
-    def __init__(self, env: LmdbEnvironment, log: LogStore, most_redo_bytes: int) -> None:
-        super().__init__(env)
-        self._log = log
-        self._lock = Lock()
-        self._closed = False
-        self._new = Overlay()
-        self._moving = Overlay()
-        """Changes that are being moved into LMDB."""
-        self._redo_bytes = 0
+    def __init__(self, on_disk: OnDiskMap, log: LogStore, most_redo_bytes: int) -> None:
+        self._on_disk = on_disk
+        self._map = OverlaidMap(on_disk.directory, below=on_disk)
+        self._log = StateLog(log, REDO_SETTINGS)
         self._most_redo_bytes = most_redo_bytes
-        log.create(LOG, REDO_SETTINGS)
-        with env.long_read() as transaction:
-            self._position = StateMap(transaction).position
-        start_offset, end_offset = log.bounds(LOG)
-        if start_offset > self._position:
+        self._redo_bytes = 0
+        """Written since the changes were last moved, or could not be."""
+        self._closed = False
+        position = self._map.position
+        if self._log.start_offset > position:
             raise OperatorError(
-                f"{env.directory}: the redo log begins at {start_offset}, after the map's end at "
-                f"{self._position}: "
-                "one of them is from an older copy; restore both from one backup"
+                f"{on_disk.directory}: the redo log begins at {self._log.start_offset}, after the map's end "
+                f"at {position}: one of them is from an older copy; restore both from one backup"
             )
-        self._new.update(_read(log, self._position).items())
-        # a power cut may have taken a part of the log that the map already contains
-        self._end_offset = max(end_offset, self._position)
-        if self._new.changes:
-            self._move()
+        # in earlier versions a power cut may have taken a part of the log that the map contains
+        self._log.end_offset = max(self._log.end_offset, position)
+        while position < self._log.end_offset:
+            changes, position = read_changes(log, position, self._log.end_offset)
+            self._map.apply(changes)
+        self._move_all()
 
     def get(self, key: bytes) -> bytes | None:
-        for gathered in (self._new, self._moving):  # in this order, as changes move from new to moving
-            if key in gathered.changes:
-                return gathered.changes[key]
-        return super().get(key)
+        return self._map.get(key)
 
-    def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
-        with self._lock:
-            if StateMap(transaction).position < self._position:
-                return None
-            return {**self._moving.of(prefix), **self._new.of(prefix)}
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._map.scan(prefix)
 
-    def _layers_over(
-        self, transaction: Transaction, first: bytes, end: bytes, count: int
-    ) -> Sequence[Sequence[Change]] | None:
-        with self._lock:
-            if StateMap(transaction).position < self._position:
-                return None
-            return [self._moving.piece(first, end, count), self._new.piece(first, end, count)]
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._map.scan_range(first, end)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[OverlaidMoment]:
+        with ExitStack() as stack:
+            with self._map.lock:
+                moment = self._map.moment(stack)
+            yield moment
 
     def write(self, changes: Sequence[Change]) -> None:
-        self._env.check()
+        self._map.check()
         if not changes:
             return
-        assert all(key for key, _ in changes), "LMDB has no empty key"
-        with self._lock:
-            data = build_timeless_batch(
-                (to_record(key, value) for key, value in changes), base_offset=self._end_offset
-            )
-            last_offset = self._end_offset + len(changes) - 1
-            self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
-            self._end_offset = last_offset + 1
-            self._redo_bytes += len(data)
-            self._new.update(changes)
+        assert all(map(itemgetter(0), changes)), "LMDB has no empty key"
+        self._map.check_room()
+        with self._log.appending:
+            self._redo_bytes += self._log.append(changes)
+            with self._map.lock:
+                self._map.apply(changes)
 
     def sync(self) -> None:
-        self._env.check()
+        self._map.check()
+        is_due = self._redo_bytes > self._most_redo_bytes
+        if is_due:
+            self._freeze()
         self._log.sync()
-        if self._redo_bytes > self._most_redo_bytes:
+        if is_due:
             self._move()
 
-    def _move(self) -> None:
-        """Move the gathered changes into LMDB, and trim the redo log. A full disk postpones it."""
-        with self._lock:
-            self._moving, self._new, self._redo_bytes = self._new, Overlay(), 0
-            position = self._end_offset
-        try:
-            put_all(self._env, self._moving.in_order(), position)
-        except NoSpace:
-            with self._lock:
-                self._moving.update(self._new.changes.items())
-                self._new, self._moving = self._moving, Overlay()
-            return
-        with self._lock, suppress(NoSpace):
-            self._position, self._moving = position, Overlay()
-            is_beside = position < self._end_offset and self._log.trim_beside_write
-            if not is_beside:
-                self._log.trim(LOG, position)
-        if is_beside:  # Not under the lock: writes need not wait for the removal of files.
-            with suppress(NoSpace):
-                self._log.trim(LOG, position)
+    def _freeze(self) -> None:
+        with self._log.appending:
+            self._redo_bytes = 0
+            self._map.freeze(self._log.end_offset)
+
+    def _move(self) -> bool:
+        """Move the frozen changes into LMDB, and trim the redo log. False if a full disk postpones
+        it."""
+        return self._map.move() and self._log.trim(self._map.position)
+
+    def _move_all(self) -> None:
+        """Unless the disk is full."""
+        is_moved = True
+        while is_moved and self._map.waiting_changes:
+            self._freeze()
+            self._log.sync()
+            is_moved = self._move()
 
     def least_free_bytes(self) -> int:
         """What the redo log may still grow by beside the one that is being moved, and what LMDB's
         file may grow by for the pages that a move replaces."""
-        taken = sum(segment.size_bytes for segment in self._log.segments(LOG)) + reserved_bytes(self._log)
-        growth_bytes = max(0, MOVE_BYTES - self._env.reusable_bytes())
+        taken = self._log.size_bytes() + self._log.reserved_bytes()
+        growth_bytes = max(0, MOVE_BYTES - self._on_disk.reusable_bytes())
         return max(0, 3 * self._most_redo_bytes - taken) + growth_bytes
 
     def statistics(self) -> LmdbStatistics:
-        return self._env.statistics()
+        return self._on_disk.statistics()
 
     def close(self) -> None:
         """Also moves all changes into LMDB, unless the disk is full."""
@@ -301,22 +212,10 @@ class LmdbStateStore(_Moments, StateStore):
             return
         self._closed = True
         try:
-            if self._new.changes:
-                self._log.sync()
-                self._move()
+            self._move_all()
         finally:
             self._log.close()
-            self._env.close()
-
-
-def _read(log: LogReader, position: int) -> _Changes:
-    """All changes from `position` on."""
-    found: _Changes = {}
-    end_offset = bounds_of(log).end_offset
-    while position < end_offset:
-        changes, position = read_changes(log, position, end_offset)
-        found.update(changes)
-    return found
+            self._map.close()
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
@@ -328,19 +227,19 @@ def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) ->
       (default 1 MiB).
     """
     map_bytes = int(options.get("map_size", MAP_BYTES))
-    env = open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0)
+    on_disk = open_map(directory, read_only=False, map_bytes=map_bytes)
     try:
         log = segment_store.LOG_STORE.open(directory / REDO, {}, owner_epoch)
         try:
-            return LmdbStateStore(env, log, int(options.get("redo_bytes", MOST_REDO_BYTES)))
+            return LmdbStateStore(on_disk, log, int(options.get("redo_bytes", MOST_REDO_BYTES)))
         except BaseException:
             log.close()
             raise
     except BaseException:
-        env.close()
+        on_disk.close()
         raise
 
 
 def open_reader(directory: Path) -> LmdbStateReader:
-    env = open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=0)
-    return LmdbStateReader(env, segment_store.LOG_STORE.open_reader(directory / REDO))
+    on_disk = open_map(directory, read_only=True)
+    return LmdbStateReader(on_disk, segment_store.LOG_STORE.open_reader(directory / REDO))

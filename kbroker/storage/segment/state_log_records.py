@@ -1,4 +1,4 @@
-"""The records of a state log (segment_state/store.py): one per change, with Kafka's own keys where
+"""The records of a state log (state_log.py): one per change, with Kafka's own keys where
 Kafka has such state.
 
     change of          record key                                                   headers

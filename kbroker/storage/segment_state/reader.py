@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.errors import OperatorError, StoreFailed
-from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay, scan_in_pieces
+from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, scan_in_pieces
+from kbroker.storage.keyvalue.memory_map import MemoryMap
+from kbroker.storage.lmdb.followed_changes import FollowedChanges
+from kbroker.storage.lmdb.overlaid_map import OverlaidMoment, open_if_there
 from kbroker.storage.segment.state_log import bounds_of, read_changes
-from kbroker.storage.segment_state.memory_map import MemoryMap
-from kbroker.storage.segment_state.overlaid_map import OverlaidMoment, open_if_there
 from kbroker.storage.spi import ON_DISK, LogReader, StateReader
 
 if TYPE_CHECKING:
-    from kbroker.storage.segment_state.on_disk_map import OnDiskMap
+    from kbroker.storage.lmdb.state_map import OnDiskMap
 
 _ATTEMPTS = 1000
 
@@ -78,15 +79,6 @@ class LogStateMoment(StateReader):
         """Nothing to do: leaving `snapshot()` ends the view."""
 
 
-class _Followed:
-    """The changes of keys of ON_DISK in the log, from `position` up to `end_offset`."""
-
-    def __init__(self, position: int, start_offset: int) -> None:
-        self.position = position
-        self.end_offset = max(position, start_offset)
-        self.changes = Overlay()
-
-
 class LogStateReader(StateReader):
     """Works while a broker runs: each call reads the new part of the log. Not thread-safe."""
 
@@ -99,7 +91,7 @@ class LogStateReader(StateReader):
         self._next_offset = -1
         self._directory = directory
         self._below: OnDiskMap | None = None
-        self._followed = _Followed(-1, -1)
+        self._followed = FollowedChanges(log, ON_DISK)
 
     def get(self, key: bytes) -> bytes | None:
         if not key.startswith(ON_DISK):
@@ -144,7 +136,7 @@ class LogStateReader(StateReader):
                 below = None if opened is None else stack.enter_context(opened.moment())
                 self._caught_up()
                 if self._follow(0 if below is None else below.position, self._next_offset):
-                    yield OverlaidMoment(below, dict(self._followed.changes.changes))
+                    yield OverlaidMoment(below, self._followed.changes.of(b""))
                     return
         raise StoreFailed(
             f"{self._directory}: the state log was trimmed in each of {_ATTEMPTS} attempts to read it"
@@ -157,22 +149,13 @@ class LogStateReader(StateReader):
             raise StoreFailed(
                 f"{self._directory}: is ahead of the state log beside it: one of them is from an older copy"
             )
-        start_offset = bounds_of(self._log).start_offset
-        if self._followed.position != position or not start_offset <= self._followed.end_offset <= end_offset:
-            self._followed = _Followed(position, start_offset)
-        began_at = offset = self._followed.end_offset
-        while offset < end_offset:
-            changes, offset = read_changes(self._log, offset, end_offset)
-            self._followed.changes.update(change for change in changes if change[0].startswith(ON_DISK))
-        self._followed.end_offset = end_offset
-        is_whole = bounds_of(self._log).start_offset <= began_at
+        if not self._followed.follow(position, end_offset):
+            return False
+        if bounds_of(self._log).start_offset <= position:
+            return True
         # The log must begin with the first change that LMDB lacked: was it trimmed beyond that?
-        if is_whole and start_offset > position:
-            opened = self._open()
-            is_whole = (0 if opened is None else opened.position) == position
-        if not is_whole:
-            self._followed = _Followed(-1, -1)
-        return is_whole
+        opened = self._open()
+        return (0 if opened is None else opened.position) == position
 
     def _open(self) -> OnDiskMap | None:
         if self._below is None and self._directory is not None:

@@ -2,11 +2,10 @@
 `__share_group_state`.
 
     DIRECTORY/<log>/     one log of the segment engine: every change
-    DIRECTORY/parked/    keys of ON_DISK (spi.py), once there are any: overlaid_map.py
+    DIRECTORY/parked/    keys of ON_DISK (spi.py), once there are any: lmdb/overlaid_map.py
 
 Except for the keys of ON_DISK, the map lives in memory and is rebuilt when the store opens. One
-write() is one record batch, so it is kept whole or not at all: a torn batch fails its CRC, and the
-segment log cuts it off. A change is one record (state_log_records.py).
+write() is one record batch, so it is kept whole or not at all (segment/state_log.py).
 
 The log is kept short by rewriting live entries. When dead bytes outweigh live ones, every sync()
 appends a piece of the map, key by key, as ordinary batches of the current values. When the last
@@ -20,6 +19,10 @@ which it has the log. Changes below that are dead bytes. The others are live and
 the rest; so are removals, since LMDB may have the keys that they remove. When the store opens, it
 lays the changes after the position over LMDB.
 
+The store of the LMDB engine (lmdb/state_store.py) moves all keys into LMDB. It is no substitute: an
+acknowledgement in one of 1 000 share-partitions then writes 1.8 times the bytes, or with a longer
+redo log, a start takes twice as long (docs/decisions/0026-two-state-stores.md).
+
 This module must not know what values mean.
 """
 
@@ -28,31 +31,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
-from threading import Lock
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
-from kbroker.formats.batches import NO_TIMESTAMP, build_timeless_batch
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, ON_DISK_END
+from kbroker.storage.keyvalue.memory_map import loaded
+from kbroker.storage.lmdb import overlaid_map
+from kbroker.storage.lmdb.overlaid_map import OverlaidMap
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.reader import SegmentLogReader
-from kbroker.storage.segment.state_log import LOG, read_changes, reserved_bytes
-from kbroker.storage.segment.state_log_records import to_record
-from kbroker.storage.segment_state import overlaid_map
-from kbroker.storage.segment_state.memory_map import MemoryMap
-from kbroker.storage.segment_state.overlaid_map import OverlaidMap
+from kbroker.storage.segment.state_log import StateLog, read_changes
 from kbroker.storage.segment_state.reader import LogStateMoment, LogStateReader
 from kbroker.storage.spi import (
     ON_DISK,
     Change,
     LogSettings,
     LogStore,
-    StampedBatch,
     StateStore,
     StateStoreFactory,
 )
 
+DIRECTORY = "parked"
 SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
 SMALLEST_DEAD_BYTES = 16 << 20
 PIECE_BYTES = 256 << 10
@@ -98,7 +97,7 @@ class _Rewrite:
 
 class LogStateStore(StateStore):
     """write() belongs on the broker's loop, sync() in its commit thread. They may run at the same
-    time: `_appending` is held while the log and the maps differ, and while entries are
+    time: `_log.appending` is held while the log and the maps differ, and while entries are
     rewritten."""
 
     keeps_keys_on_disk = True
@@ -106,42 +105,39 @@ class LogStateStore(StateStore):
     write_beside_sync = True
 
     def __init__(self, log: LogStore, on_disk: OverlaidMap | None = None) -> None:
-        self._log = log
-        self._map = MemoryMap()
+        self._log = StateLog(log, SETTINGS)
         self._on_disk = on_disk or OverlaidMap(None)
-        self._appending = Lock()
         self._rewrite: _Rewrite | None = None
         self._rewrites = 0
         self._unsynced_bytes = 0
-        self._log.create(LOG, SETTINGS)
-        start_offset, self._end_offset = self._log.bounds(LOG)
-        if self._on_disk.position > self._end_offset:
+        if self._on_disk.position > self._log.end_offset:
             raise OperatorError(
-                f"the state log ends at {self._end_offset}, and what lies beside it in "
-                f"{overlaid_map.DIRECTORY}/ is of "
+                f"the state log ends at {self._log.end_offset}, and what lies beside it in "
+                f"{DIRECTORY}/ is of "
                 f"{self._on_disk.position}: one of them is from an older copy; restore both from one backup"
             )
-        self._map.load(self._stored(start_offset))
-        self._log_bytes = self._size_of_log()
+        self._map = loaded(self._stored(self._log.start_offset, self._log.end_offset))
+        self._log_bytes = self._log.size_bytes()
 
-    def _stored(self, offset: int) -> Iterator[Change]:
+    def _stored(self, offset: int, end_offset: int) -> Iterator[Change]:
         """Yields the changes of keys in memory. Applies the others, and moves them in between: the
         whole log is synced by now, since recovery syncs what it reads."""
         position = self._on_disk.position
-        while offset < self._end_offset:
+        while offset < end_offset:
             is_new = offset >= position
-            changes, next_offset = read_changes(self._log, offset, self._end_offset if is_new else position)
+            changes, next_offset = read_changes(self._log.reader, offset, end_offset if is_new else position)
             if not changes:
                 raise StoreFailed(
                     f"state log: nothing can be read from offset {offset} on, although it ends at "
-                    f"{self._end_offset}"
+                    f"{end_offset}"
                 )
             yield from (change for change in changes if change[0][:_NAMESPACE_BYTES] != ON_DISK)
             offset = next_offset
             if is_new:
                 self._on_disk.apply([change for change in changes if change[0][:_NAMESPACE_BYTES] == ON_DISK])
-                self._on_disk.freeze(offset)
-                self._on_disk.move()
+                if self._on_disk.has_grown:
+                    self._on_disk.freeze(offset)
+                    self._on_disk.move()
 
     def get(self, key: bytes) -> bytes | None:
         return self._on_disk.get(key) if key[:_NAMESPACE_BYTES] == ON_DISK else self._map.get(key)
@@ -169,12 +165,11 @@ class LogStateStore(StateStore):
     def write(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
+        self._on_disk.check()
         on_disk = [change for change in changes if change[0][:_NAMESPACE_BYTES] == ON_DISK]
-        if self._on_disk.failed:
-            raise StoreFailed(self._on_disk.failed)
         if on_disk:
             self._on_disk.check_room()
-        with self._appending:
+        with self._log.appending:
             self._append(changes)
             if not on_disk:
                 self._map.apply(changes)
@@ -186,37 +181,30 @@ class LogStateStore(StateStore):
     def sync(self) -> None:
         """Also moves the overlay to LMDB and rewrites a piece of the live entries, if they are due.
         A full disk postpones both."""
-        if self._on_disk.failed:
-            raise StoreFailed(self._on_disk.failed)
-        with self._appending:
-            synced_offset = self._end_offset
-            self._on_disk.freeze(synced_offset)
+        self._on_disk.check()
+        with self._log.appending:
+            synced_offset = self._log.end_offset
+            if self._on_disk.has_grown:
+                self._on_disk.freeze(synced_offset)
         self._log.sync()
         self._on_disk.move()
-        with self._appending:
+        with self._log.appending:
             piece_bytes = max(PIECE_BYTES, 4 * self._unsynced_bytes)
             self._unsynced_bytes = 0
             live_bytes = self._map.live_bytes + self._on_disk.waiting_bytes
             if self._rewrite is None and self._log_bytes - live_bytes > max(SMALLEST_DEAD_BYTES, live_bytes):
-                self._rewrite = _Rewrite(self._end_offset)
-            if self._rewrite is not None:
-                try:
-                    if not self._rewrite_piece(self._rewrite, piece_bytes, synced_offset):
-                        return
-                    if self._rewrite.start_offset >= self._end_offset or not self._log.trim_beside_write:
-                        self._log.trim(LOG, self._rewrite.start_offset)
-                        self._end_rewrite()
-                except NoSpace:
+                self._rewrite = _Rewrite(self._log.end_offset)
+            rewrite = self._rewrite
+            try:
+                if rewrite is None or not self._rewrite_piece(rewrite, piece_bytes, synced_offset):
                     return
-        if self._rewrite is not None:  # Not under the lock: writes need not wait for the removal of files.
-            self._log.trim(LOG, self._rewrite.start_offset)
-            with self._appending:
-                self._end_rewrite()
-
-    def _end_rewrite(self) -> None:
-        self._log_bytes = self._size_of_log()
-        self._rewrite = None
-        self._rewrites += 1
+            except NoSpace:
+                return
+        if self._log.trim(rewrite.start_offset):
+            with self._log.appending:
+                self._log_bytes = self._log.size_bytes()
+                self._rewrite = None
+                self._rewrites += 1
 
     def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
         """True if everything is rewritten and synced, that is, lies below `synced_offset`.
@@ -231,7 +219,7 @@ class LogStateStore(StateStore):
                 return False
             if self._rewrite_overlaid(rewrite):
                 return False
-            rewrite.end_offset = self._end_offset
+            rewrite.end_offset = self._log.end_offset
         return synced_offset >= rewrite.end_offset
 
     def _rewrite_overlaid(self, rewrite: _Rewrite) -> bool:
@@ -245,16 +233,9 @@ class LogStateStore(StateStore):
         return bool(piece)
 
     def _append(self, changes: Sequence[Change]) -> None:
-        data = build_timeless_batch(starmap(to_record, changes), base_offset=self._end_offset)
-        last_offset = self._end_offset + len(changes) - 1
-        self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
-        self._end_offset = last_offset + 1
-        size = len(data)
+        size = self._log.append(changes)
         self._log_bytes += size
         self._unsynced_bytes += size
-
-    def _size_of_log(self) -> int:
-        return sum(segment.size_bytes for segment in self._log.segments(LOG))
 
     def least_free_bytes(self) -> int:
         """What the log grows by before it is rewritten, the live entries that are written again,
@@ -262,7 +243,7 @@ class LogStateStore(StateStore):
         live_bytes = self._map.live_bytes + self._on_disk.waiting_bytes
         until_rewrite = max(SMALLEST_DEAD_BYTES, live_bytes) - (self._log_bytes - live_bytes)
         growth_bytes = max(0, until_rewrite) + live_bytes + _LEAST_BESIDE_BYTES
-        return max(0, growth_bytes - reserved_bytes(self._log))
+        return max(0, growth_bytes - self._log.reserved_bytes())
 
     def statistics(self) -> LogStateStatistics:
         on_disk = self._on_disk
@@ -294,11 +275,11 @@ def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) ->
             )
         own[name] = int(options[name])
     others = {name: value for name, value in options.items() if name not in own}
-    log = SegmentLogStore(directory, others, foreign=overlaid_map.DIRECTORY)
+    log = SegmentLogStore(directory, others, foreign=DIRECTORY)
     on_disk: OverlaidMap | None = None
     try:
         on_disk = OverlaidMap(
-            directory / overlaid_map.DIRECTORY,
+            directory / DIRECTORY,
             most_changes=own["overlay_changes"],
             most_bytes=own["overlay_bytes"],
         )
@@ -311,7 +292,7 @@ def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) ->
 
 
 def open_reader(directory: Path) -> LogStateReader:
-    return LogStateReader(SegmentLogReader(directory), directory / overlaid_map.DIRECTORY)
+    return LogStateReader(SegmentLogReader(directory), directory / DIRECTORY)
 
 
 STATE_STORE = StateStoreFactory(open=open_store, open_reader=open_reader)

@@ -15,14 +15,16 @@ import lmdb
 import pytest
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.storage.lmdb import followed_changes
 from kbroker.storage.lmdb import log_store as lmdb_log_store
 from kbroker.storage.lmdb.engine import LOG_STORE, STATE_STORE
 from kbroker.storage.lmdb.environment import LmdbEnvironment, open_environment
 from kbroker.storage.lmdb.log_store import LmdbLogStore
-from kbroker.storage.lmdb.state_map import StateMap
+from kbroker.storage.lmdb.state_map import StateMap, open_map
 from kbroker.storage.lmdb.state_store import REDO, LmdbStateReader, LmdbStateStore
 from kbroker.storage.segment.reader import SegmentLogReader
-from kbroker.storage.spi import Change, LogId, LogSettings
+from kbroker.storage.segment.state_log import read_changes
+from kbroker.storage.spi import Change, LogId, LogReader, LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
 from kbroker.testing.log_store_model import (
     LOG,
@@ -349,7 +351,7 @@ def test_state_that_is_only_in_the_redo_log_is_there_after_a_kill(tmp_path: Path
     assert dict(again.scan(b"")) == {b"b": b"2", b"c": b"3"}
     again.close()
     reader = LmdbStateReader(
-        open_environment(tmp_path / "state", read_only=True, map_bytes=1 << 30, max_handles=0),
+        open_map(tmp_path / "state", read_only=True, map_bytes=1 << 30),
         SegmentLogReader(tmp_path / "state" / REDO),
     )
     assert (dict(reader.scan(b"")), reader.get(b"a"), reader.get(b"c")) == (
@@ -359,6 +361,37 @@ def test_state_that_is_only_in_the_redo_log_is_there_after_a_kill(tmp_path: Path
     )
     reader.close()
     store.close()
+
+
+@pytest.mark.parametrize("redo_bytes", ["0", "500", "100000"])
+def test_a_reader_reads_each_part_of_the_redo_log_once(
+    redo_bytes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each get() of a reader read the redo log whole. Moves and trims come between."""
+    read = 0
+
+    def counting(log: LogReader, offset: int, end_offset: int) -> tuple[list[Change], int]:
+        nonlocal read
+        read += end_offset - offset
+        return read_changes(log, offset, end_offset)
+
+    monkeypatch.setattr(followed_changes, "read_changes", counting)
+    store = STATE_STORE.open(tmp_path, {"redo_bytes": redo_bytes}, 1)
+    reader = STATE_STORE.open_reader(tmp_path)
+    model: dict[bytes, bytes] = {}
+    for number in range(60):
+        key = b"%02d" % (number % 25)
+        store.write([(key, b"%d" % number), (b"gone", None)])
+        model[key] = b"%d" % number
+        if number % 3 == 0:
+            store.sync()
+        for _ in range(3):
+            assert (reader.get(key), reader.get(b"gone")) == (b"%d" % number, None)
+        assert dict(reader.scan(b"")) == model
+    store.close()
+    assert dict(reader.scan(b"")) == model
+    reader.close()
+    assert read <= 2 * 60 * (1 if redo_bytes != "500" else 2), "changes behind a move are read again"
 
 
 def test_a_redo_log_that_lost_what_the_map_has_goes_on_behind_it(tmp_path: Path) -> None:

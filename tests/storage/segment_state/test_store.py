@@ -15,12 +15,12 @@ import pytest
 from kbroker.errors import NoSpace, StoreFailed
 from kbroker.formats.batches import build_timeless_batch, iter_headers, iter_records
 from kbroker.formats.state import ShareStateKey
+from kbroker.storage.lmdb.overlaid_map import OverlaidMap
 from kbroker.storage.memory_store import MemoryLogStore
 from kbroker.storage.segment import log_store as segment_store
 from kbroker.storage.segment.state_log import LOG
 from kbroker.storage.segment.state_log_records import from_record, to_record
 from kbroker.storage.segment_state import store as log_state_store
-from kbroker.storage.segment_state.overlaid_map import OverlaidMap
 from kbroker.storage.segment_state.store import STATE_STORE, LogStateStore
 from kbroker.storage.spi import ON_DISK, Change, StampedBatch
 from kbroker.testing.beside_sync import syncing

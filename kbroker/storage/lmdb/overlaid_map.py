@@ -1,8 +1,11 @@
-"""A map in LMDB, overlaid in memory with the newest changes: holds the keys of ON_DISK for
-segment_state/store.py.
+"""A map in LMDB, overlaid in memory with the newest changes. The state stores of both engines that
+use LMDB are made of it, and of a state log (segment/state_log.py):
 
-    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py) and its position: the map contains
-                                     all changes of the state log below that position
+- lmdb/state_store.py has all keys here,
+- segment_state/store.py has the keys of ON_DISK here.
+
+    DIRECTORY/data.mdb, lock.mdb     the map (state_map.py) and its position: the map contains all
+                                     changes of the state log below that position
 
 LMDB has to sync every commit. So a change goes to the state log and into an overlay, which is moved
 into LMDB when it has grown large enough. The log's owner takes these steps; its lock excludes
@@ -16,15 +19,16 @@ writes during the first and the last:
 
 A crash between two steps does no harm: a change that is in LMDB, and also in an overlay or in the
 log after the position, is simply applied twice. A full disk postpones a move; the frozen overlay is
-moved later, with its own position. The first move creates the directory.
+moved later, with its own position. Without a directory, the first move creates it.
 
-This module must not know what keys mean, nor the log.
+LMDB itself is loaded only when there is a map: a segment broker may have none. This module must not
+know what keys mean, nor the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -38,12 +42,11 @@ from kbroker.storage.keyvalue.key_ranges import (
     scan_in_pieces,
     without_removals,
 )
-from kbroker.storage.spi import Change
+from kbroker.storage.spi import Change, StateReader
 
 if TYPE_CHECKING:
-    from kbroker.storage.segment_state.on_disk_map import OnDiskMap, OnDiskMoment
+    from kbroker.storage.lmdb.state_map import OnDiskMap, StateMap
 
-DIRECTORY = "parked"
 _DATA = "data.mdb"
 MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
 """An overlay larger than this is moved at the next sync."""
@@ -52,11 +55,13 @@ MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
 then refused with NoSpace."""
 
 
-class OverlaidMoment:
+class OverlaidMoment(StateReader):
     """A consistent view of one moment: the map in LMDB (None if there is none yet), and the changes
-    laid over it."""
+    laid over it. Leave it soon: its transaction pins old pages of the file."""
 
-    def __init__(self, below: OnDiskMoment | None, changes: Mapping[bytes, bytes | None]) -> None:
+    keeps_keys_on_disk = True
+
+    def __init__(self, below: StateMap | None, changes: Mapping[bytes, bytes | None]) -> None:
         self._below = below
         self._changes = changes
         self._in_order: list[Change] | None = None
@@ -67,11 +72,13 @@ class OverlaidMoment:
         return None if self._below is None else self._below.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        found: dict[bytes, bytes | None] = {}
-        if self._below is not None:
-            found.update(self._below.scan(prefix))
-        found.update(change for change in self._changes.items() if change[0].startswith(prefix))
-        yield from without_removals(sorted(found.items()))
+        found = {} if self._below is None else dict(self._below.scan(prefix))
+        for key, value in self._changes.items():
+            if value is None:
+                found.pop(key, None)
+            elif key.startswith(prefix):
+                found[key] = value
+        yield from sorted(found.items())
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return scan_in_pieces(self.piece, first, end)
@@ -79,7 +86,14 @@ class OverlaidMoment:
     def piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
         if self._in_order is None:
             self._in_order = sorted(self._changes.items())
-        return _piece(self._below, [part_of(self._in_order, first, end, count)], first, end, count)
+        return piece_over(self._below, [part_of(self._in_order, first, end, count)], first, end, count)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[OverlaidMoment]:
+        yield self
+
+    def close(self) -> None:
+        """Nothing to do: the view ends with its transaction."""
 
 
 class OverlaidMap:
@@ -88,23 +102,32 @@ class OverlaidMap:
     - `lock`: held briefly by callers that change the map together with something else, or that need
       a consistent view of both.
     - `position`: that of LMDB.
-    - `failed`: the reason, once a move has failed other than by a full disk.
+    - `moves`: finished since the map was opened.
     """
 
     def __init__(
-        self, directory: Path | None, *, most_changes: int = MOST_CHANGES, most_bytes: int = MOST_BYTES
+        self,
+        directory: Path | None,
+        *,
+        most_changes: int = MOST_CHANGES,
+        most_bytes: int = MOST_BYTES,
+        below: OnDiskMap | None = None,
     ) -> None:
-        """Without a `directory`, everything stays in the overlay."""
+        """- `directory`: without it, everything stays in the overlay.
+        - `most_changes`, `most_bytes`: the overlay `has_grown` if it has more.
+        - `below`: the open map of `directory`; without it, it is opened if it exists."""
         self._directory = directory
         self._most_changes, self._most_bytes = most_changes, most_bytes
         self.lock = Lock()
         self.position = 0
-        self.failed = ""
         self.moves = 0
+        self._failed = ""
         self._new = Overlay()
         self._frozen = Overlay()
         self._moving_to: int | None = None
-        self._below = None if directory is None else open_if_there(directory, read_only=False)
+        if below is None and directory is not None:
+            below = open_if_there(directory, read_only=False)
+        self._below = below
         if self._below is not None:
             self.position = self._below.position
 
@@ -119,11 +142,20 @@ class OverlaidMap:
 
     @property
     def file_bytes(self) -> int:
-        return 0 if self._below is None else self._below.file_bytes
+        return 0 if self._below is None else self._below.statistics().file_bytes
+
+    @property
+    def has_grown(self) -> bool:
+        return len(self._new) > self._most_changes or self._new.size_bytes > self._most_bytes
+
+    def check(self) -> None:
+        """Raises StoreFailed if a move has failed other than by a full disk."""
+        if self._failed:
+            raise StoreFailed(self._failed)
 
     def check_room(self) -> None:
-        """Raises NoSpace if too many changes wait already."""
-        if self._directory is not None and (
+        """Raises NoSpace if too many changes wait already, beside a frozen overlay."""
+        if self._moving_to is not None and (
             self.waiting_changes > MOST_WAITING_CHANGES or self.waiting_bytes > MOST_WAITING_BYTES
         ):
             raise NoSpace(
@@ -143,9 +175,10 @@ class OverlaidMap:
         return None if self._below is None else self._below.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        # read it whole at the first step: an abandoned scan would pin old pages
         with ExitStack() as stack:
             with self.lock:
-                moment = self.moment(stack)
+                moment = self.moment(stack, prefix)
             found = list(moment.scan(prefix))
         yield from found
 
@@ -157,13 +190,14 @@ class OverlaidMap:
             with self.lock:
                 layers = [overlay.piece(first, end, count) for overlay in (self._frozen, self._new)]
                 below = self._begin(stack)
-            return _piece(below, layers, first, end, count)
+            return piece_over(below, layers, first, end, count)
 
-    def moment(self, stack: ExitStack) -> OverlaidMoment:
-        """A view that ends with `stack`. Call with `lock` held."""
-        return OverlaidMoment(self._begin(stack), {**self._frozen.changes, **self._new.changes})
+    def moment(self, stack: ExitStack, prefix: bytes = b"") -> OverlaidMoment:
+        """A view that ends with `stack`, and that may lack keys without the prefix. Call with
+        `lock` held."""
+        return OverlaidMoment(self._begin(stack), {**self._frozen.of(prefix), **self._new.of(prefix)})
 
-    def _begin(self, stack: ExitStack) -> OnDiskMoment | None:
+    def _begin(self, stack: ExitStack) -> StateMap | None:
         """Call with `lock` held, so that each change is either in the overlays or in this
         transaction."""
         return None if self._below is None else stack.enter_context(self._below.moment())
@@ -171,36 +205,36 @@ class OverlaidMap:
     # Moving
 
     def freeze(self, position: int) -> None:
-        """Freeze the overlay if it is large enough. `position` is the current end of the log; all
-        changes below it must have been applied."""
-        grown = len(self._new) > self._most_changes or self._new.size_bytes > self._most_bytes
-        if grown and self._moving_to is None and self._directory is not None:
+        """Freeze the overlay, unless it is empty, or a frozen one has still to be moved. `position`
+        is the current end of the log; all changes below it must have been applied."""
+        if self._new.changes and self._moving_to is None and self._directory is not None:
             with self.lock:
                 self._frozen = self._new
                 self._new = Overlay()
                 self._moving_to = position
 
-    def move(self) -> None:
+    def move(self) -> bool:
         """Move the frozen overlay, if there is one. The log must be synced up to the position that
-        was passed to `freeze`. On a full disk a later call retries. Raises StoreFailed if the disk
-        fails."""
+        was passed to `freeze`. False if there was none, or if the disk is full: then a later call
+        retries. Raises StoreFailed if the disk fails."""
         position = self._moving_to
         if position is None:
-            return
+            return False
         try:
             if self._below is None:
                 self._below = _make(self._directory)
             self._below.write(self._frozen.in_order(), position)
         except NoSpace:
-            return
+            return False
         except StoreFailed as error:
-            self.failed = str(error)
+            self._failed = str(error)
             raise
         with self.lock:
             self._frozen = Overlay()
             self._moving_to = None
             self.position = position
         self.moves += 1
+        return True
 
     def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
         """A piece of the overlays, removals included: the changes that LMDB may lack."""
@@ -215,9 +249,10 @@ class OverlaidMap:
             below.close()
 
 
-def _piece(
-    below: OnDiskMoment | None, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+def piece_over(
+    below: StateMap | None, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
 ) -> tuple[Entries, bytes | None]:
+    """One piece of a range of the map, with changes laid over it; see `lay_over`."""
     if below is not None:
         return below.piece(layers, first, end, count)
     found, rest = lay_over(layers, count)
@@ -228,13 +263,13 @@ def open_if_there(directory: Path, *, read_only: bool) -> OnDiskMap | None:
     """None if no key was ever moved there. Raises OperatorError if it cannot be opened."""
     if not (directory / _DATA).exists():
         return None
-    from kbroker.storage.segment_state.on_disk_map import open_map
+    from kbroker.storage.lmdb.state_map import open_map
 
     return open_map(directory, read_only=read_only)
 
 
 def _make(directory: Path | None) -> OnDiskMap:
-    from kbroker.storage.segment_state.on_disk_map import make_map
+    from kbroker.storage.lmdb.state_map import make_map
 
     assert directory is not None, "freeze() does nothing without one"
     return make_map(directory)
