@@ -14,19 +14,59 @@ so that a burst of requests costs no task switch. Modules are imported at first 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple, cast
 
-from kbroker.api.needs import Need, parse_needs
 from kbroker.api.request import Handler
+from kbroker.security.acls import SUPPORTED, Operation, ResourceType
+
+NOTHING = "nothing"
+"""In the column `needs`: every client may send it."""
+
+
+class Need(NamedTuple):
+    """A right that a handler looks at: an operation on a kind of resource. The column `needs`:
+
+        READ group; READ topic                     both, each for every group and topic that the
+                                                   request names
+        IDEMPOTENT_WRITE cluster or WRITE topic    one of them is enough
+        ALTER_CONFIGS topic, cluster, group        that operation, on each kind that the request
+                                                   names
+
+    How a refusal looks is in the handler's docstring. Some rights are only needed for a part of the
+    answer. A test calls every handler and compares the rights that it looks at with this column.
+    """
+
+    operation: Operation
+    kind: ResourceType
+
+
+def parse_needs(text: str) -> tuple[Need, ...]:
+    """Raises ValueError for a text that names no operation of a kind of resource."""
+    if text == NOTHING:
+        return ()
+    return tuple(need for each in text.split("; ") for part in each.split(" or ") for need in _parse(part))
+
+
+def _parse(text: str) -> Iterator[Need]:
+    operation, _, kinds = text.partition(" ")
+    for kind in kinds.split(", "):
+        need = Need(
+            Operation.__members__.get(operation, Operation.UNKNOWN),
+            ResourceType.__members__.get(kind.upper(), ResourceType.UNKNOWN),
+        )
+        if need.operation < Operation.READ or need.kind not in SUPPORTED:
+            raise ValueError(f"no operation and kind of resource: {text!r}")
+        yield need
 
 
 class Api(NamedTuple):
     """`module` of kbroker.api has a function `handle`. Versions `first` to `last` are served: all
     that kio has, unless the module says otherwise.
 
-    - `needs`: the rights that the handler checks if there is an authorizer (needs.py)
+    - `needs`: the rights that the handler checks if there is an authorizer (see Need)
     - `listed`: in ApiVersions
     """
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import select
 import socket
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import trio
 
 from kbroker.api import APIS
 from kbroker.api.request import CloseConnection
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import PeerGone
+from kbroker.broker.connection import Connection, PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
@@ -27,7 +28,6 @@ from kbroker.security.principals import ANONYMOUS
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.seldom import Seldom
 from kbroker.server.connection_limits import ConnectionLimits
-from kbroker.server.hang_ups import HangUps
 from kbroker.server.intake import RECEIVE_BYTES, Intake
 from kbroker.server.peer import ClosedByPeer, Peer
 from kbroker.server.sasl_peer import SaslPeer
@@ -43,6 +43,37 @@ _IDLE_CHECK_S = 5.0
 _DEAF_S = 1.0
 """How long a stopping broker waits for a peer that reads none of its answers."""
 _ACCEPTS_PER_TURN = 64
+_HANG_UP_CHECK_S = 1.0
+_END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
+
+
+class HangUps:
+    """Notifies connections whose peers have closed their side, even if bytes of later requests are
+    unread: otherwise a fetch could wait for days. Without epoll it polls once a second."""
+
+    def __init__(self, *, has_epoll: bool = hasattr(select, "epoll")) -> None:
+        self._poller = select.epoll() if has_epoll else select.poll()
+        self._has_epoll = has_epoll
+        self._connections: dict[int, Connection] = {}
+
+    def watch(self, fd: int, connection: Connection) -> None:
+        self._connections[fd] = connection
+        self._poller.register(fd, _END_OF_STREAM)
+
+    def forget(self, fd: int) -> None:
+        if self._connections.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    async def run(self) -> None:
+        while True:
+            if self._has_epoll:
+                await trio.lowlevel.wait_readable(cast("select.epoll", self._poller))
+            else:
+                await trio.sleep(_HANG_UP_CHECK_S)
+            for fd, _ in self._poller.poll(0):
+                connection = self._connections[fd]
+                self.forget(fd)
+                connection.hang_up()
 
 
 @dataclass(frozen=True, slots=True)

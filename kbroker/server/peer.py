@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out in order.
+"""One client's connection: frames in, answers out in order. One above a quota waits.
 
 One task per connection: wait until readable, receive into the buffer that all connections share,
 handle every frame of the burst with plain function calls, send all answers with one sendmsg. Apart
@@ -15,10 +15,10 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from time import perf_counter
-from types import CoroutineType
-from typing import Any
+from types import CoroutineType, coroutine
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -30,10 +30,11 @@ from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as
 from kbroker.api.unserved import unserved_line
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.connection import Connection
+from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.connection import Connection, PeerGone
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Buffer
-from kbroker.metrics import RequestMetrics
+from kbroker.metrics import QuotaMetrics, RequestMetrics
 from kbroker.protocol.array_check import TooManyRows
 from kbroker.protocol.error_codes import error_codes
 from kbroker.protocol.frames import BadFrame, FrameReader
@@ -54,17 +55,71 @@ from kbroker.protocol.responses import with_throttle_time as throttled_body
 from kbroker.security.metering import Metering
 from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.server.intake import Intake
-from kbroker.server.muting import PRODUCE_KEY, UNMETERED, Mute, before_locks_end, timed
 from kbroker.server.tls_socket import TlsSocket
 from kbroker.server.transport import Transport
 from kbroker.settings.listeners import Listener
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _TURN_S = 0.01
 """How long one connection's burst is processed before its answers are sent and other connections
 get a turn."""
+PRODUCE_KEY: Final = 0
+UNMETERED: Final = frozenset({17, 36})
+"""Log-ins do not count as work for a client."""
+LEAST_MS: Final = 100
+"""A client that always holds a lock which nearly ends must not ask as often as it likes. It could
+have acknowledged at the end of each wait before."""
+
+
+class Mute:
+    """One wait of one connection: a timer, and nothing that polls."""
+
+    def __init__(self, connection: Connection, metrics: QuotaMetrics) -> None:
+        self._connection = connection
+        self._metrics = metrics
+        self._waiter = Waiter()
+
+    async def wait(self, wait_ms: int) -> None:
+        """Returns earlier at the `end`, and if the client hangs up."""
+        self._metrics.muted += 1
+        try:
+            await self._connection.park(self._waiter, trio.current_time() + wait_ms / 1000)
+        except PeerGone:
+            pass  # What the client has sent before is answered; the server then reads the end.
+        finally:
+            self._metrics.muted -= 1
+
+    def end(self) -> None:
+        self._waiter.wake()
+
+
+def before_locks_end(wait_ms: int, first_lock_ms: float, now_ms: float) -> int:
+    """The time that the client waits: at most half of the time that is left of its first lock, so
+    that it can still acknowledge the record, and not less than LEAST_MS because of it."""
+    left_ms = (first_lock_ms - now_ms) / 2
+    return wait_ms if left_ms >= wait_ms else min(wait_ms, max(LEAST_MS, int(left_ms)))
+
+
+@coroutine
+def timed(work: Coroutine[Any, Any, T], metering: Metering) -> Generator[Any, Any, T]:
+    """Do the work, and add the time that it runs to `metering`: not that in which it waits."""
+    resume: Callable[[Any], Any] = work.send
+    value: Any = None
+    while True:
+        began = perf_counter()
+        try:
+            trap = resume(value)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            metering.busy_s += perf_counter() - began
+        try:
+            value, resume = (yield trap), work.send
+        except BaseException as error:
+            value, resume = error, work.throw
 
 
 class ClosedByPeer(Exception):

@@ -1,4 +1,5 @@
-"""TLS contexts of the listeners, made from the settings `ssl.*`, and again when a file changes.
+"""TLS contexts of the listeners, made from the settings `ssl.*`, and again when a file changes;
+and the principals of client certificates.
 
 A context that failed to load a certificate cannot serve any more. So a change makes a new context,
 and the listener takes it only if it is complete; otherwise the old one stays, with one log line.
@@ -19,8 +20,8 @@ from typing import Any, Final
 import trio
 
 from kbroker.errors import OperatorError
-from kbroker.security.principals import ANONYMOUS, Principal
-from kbroker.server.certificates import CertificatePrincipals
+from kbroker.security.principal_mapping import PrincipalMapper
+from kbroker.security.principals import ANONYMOUS, Principal, user
 from kbroker.settings.altering import BrokerConfig
 from kbroker.settings.listeners import Listener, SecurityProtocol
 
@@ -36,6 +37,8 @@ _CLIENT_AUTH: Final = {
 _FILES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 """How files of Java begin."""
+_SPECIAL = ',=+<>#;"\\'
+"""Letters that are escaped in the subject of a certificate."""
 
 
 class ListenerTls:
@@ -214,3 +217,51 @@ def _as_file(data: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+class CertificatePrincipals:
+    """The principals of client certificates, of one listener, read with `cryptography`. `rules`:
+    its ssl.principal.mapping.rules."""
+
+    def __init__(self, rules: str) -> None:
+        """Raises ValueError for wrong rules, OperatorError without `cryptography`."""
+        self._mapper = PrincipalMapper(rules)
+        try:
+            from cryptography import x509
+        except ImportError as error:
+            raise OperatorError("client certificates need `pip install 'kbroker[security]'`") from error
+        self._load = x509.load_der_x509_certificate
+        # OpenSSL takes certificates that `cryptography` does not.
+        self._unreadable = (ValueError, x509.InvalidVersion)
+
+    def principal_of(self, certificate: bytes) -> Principal | None:
+        """`certificate`: DER, checked already. None if its subject cannot be read, or no rule
+        matches it."""
+        try:
+            subject = _text(self._load(certificate).subject)
+        except self._unreadable:
+            return None
+        name = self._mapper.name_of(subject)
+        return None if name is None else user(name)
+
+
+def _text(subject: Any) -> str:  # noqa: ANN401 - cryptography is not always there
+    """The subject as Java writes it, so that rules and ACLs of a Kafka cluster name the same
+    clients. RFC 4514, but = is escaped, and # everywhere."""
+    return ",".join(
+        "+".join(f"{each.rfc4514_attribute_name}={_escaped(each)}" for each in part)
+        for part in reversed(subject.rdns)
+    )
+
+
+def _escaped(attribute: Any) -> str:  # noqa: ANN401 - as above
+    value = attribute.value
+    if isinstance(value, bytes):
+        return f"#{value.hex()}"
+    first, last = len(value) - len(value.lstrip(" ")), len(value.rstrip(" "))
+    return "".join(
+        "\\00" if letter == "\0"
+        else f"\\{letter}" if letter in _SPECIAL or not first <= at < last
+        else letter
+        for at, letter in enumerate(value)
+    )  # fmt: skip

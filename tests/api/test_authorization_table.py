@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.api import ADMIN_ACTIONS, APIS, NEEDS
-from kbroker.api.needs import NOTHING, Need, parse_needs
+from kbroker.api import ADMIN_ACTIONS, APIS, NEEDS, NOTHING, Need, parse_needs
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import build, request_schema
 from kbroker.security.acls import Operation, ResourceType

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker.queues import due_records, expiry
+from kbroker.broker.queues import expiry, share_partitions
 from kbroker.broker.queues.expiry import times_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
@@ -40,7 +40,7 @@ NOW = 1_700_000_000_000
 def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How far the broker's wall clock is ahead."""
     step, real = [0], wall_clock_ms
-    for module in (due_records, expiry):
+    for module in (expiry, share_partitions):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: real() + step[0])
     monkeypatch.setattr("kbroker.broker.queues.scanner.wall_clock_ms", lambda: real() + step[0])
     return step

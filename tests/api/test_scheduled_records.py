@@ -12,7 +12,7 @@ import trio.testing
 
 from kbroker import clock
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.queues import due_records, expiry, parked_reading, scanner
+from kbroker.broker.queues import expiry, parked_reading, scanner, share_partitions
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, NoSpace
@@ -208,7 +208,7 @@ class TestScheduled:
         """A schedule follows the wall clock, a day ahead and back."""
         step = [0]
         real = clock.wall_clock_ms
-        for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.due_records"):
+        for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.share_partitions"):
             monkeypatch.setattr(f"{module}.wall_clock_ms", lambda: real() + step[0])
         async with connect(config=FAST) as client:
             key = await prepare(client)
@@ -233,7 +233,7 @@ class TestScheduled:
         """Thousands of queues may have a job for tomorrow."""
         autojump_clock.autojump_threshold = 0.1  # Not while a thread works.
         looks: Counter[str] = Counter()
-        for module in (due_records, expiry, parked_reading, scanner):
+        for module in (expiry, parked_reading, scanner, share_partitions):
             monkeypatch.setattr(module, "wall_clock_ms", lambda: NOW + int(now_ms()))
         for kind, name in ((SharePartition, "end_waits"), (Expiry, "look")):
             real: Any = getattr(kind, name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.cli.queues.settings import SettingType, shown, text_of
+from kbroker.cli.queues.create import SettingType
 from kbroker.client.queues.settings import SETTINGS, Kind, Part, Setting
+from kbroker.client.queues.values import shown, text_of
 
 EXAMPLES = {
     Kind.COUNT: Setting("n", Part.GROUP, "share.delivery.count.limit", "5", ""),

@@ -15,10 +15,9 @@ import trio
 from kbroker.api import ADMIN_ACTIONS, NEEDS, AdminAction
 from kbroker.security.acls import CLUSTER_NAME, ResourceType
 from kbroker.security.principals import user
-from kbroker.server import admin_sessions
-from kbroker.server.admin_access import CSRF_HEADER
+from kbroker.server import admin_access
+from kbroker.server.admin_access import CSRF_HEADER, AdminSessions
 from kbroker.server.admin_actions import FORMS, AdminActions
-from kbroker.server.admin_sessions import AdminSessions
 from kbroker.storage import admin_token
 from tests.server.admin_world import ELSEWHERE, LOCAL, AdminWorld, Reply, admin_world, basic
 
@@ -370,12 +369,12 @@ async def test_a_form_is_a_form(tmp_path: Path) -> None:
 
 
 def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_sessions, "MAX_SESSIONS", 3)
+    monkeypatch.setattr(admin_access, "MAX_SESSIONS", 3)
     sessions = AdminSessions()
     values = [sessions.begin(user("alice"), number, 0.0) for number in range(4)]
     assert [sessions.get(value, 0.0) is None for value in values] == [True, False, False, False]
     last = sessions.begin(user("alice"), 4, 10.0)
-    ends = admin_sessions.LIFETIME_S
+    ends = admin_access.LIFETIME_S
     assert sessions.get(values[3], ends) is None
     found = sessions.get(last, ends)
     assert found is not None

@@ -12,7 +12,7 @@ import pytest
 ROUNDS = 50
 SCRIPT = f"""
 import resource
-from kbroker.server.allocator import keep_freed_memory
+from kbroker.server.run import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range({ROUNDS}):

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from kbroker.security.principals import user
-from kbroker.server.certificates import CertificatePrincipals
+from kbroker.server.tls import CertificatePrincipals
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

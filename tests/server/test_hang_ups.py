@@ -13,7 +13,7 @@ from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection, PeerGone
 from kbroker.metrics import WaitMetrics
-from kbroker.server.hang_ups import HangUps
+from kbroker.server.listener import HangUps
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from kbroker.client.rpc import Connection, ConnectionClosed
 from kbroker.formats.batches import Record, build_batch
 from kbroker.security.quotas import entity_of
 from kbroker.server.listener import Door, Server
-from kbroker.server.muting import before_locks_end
+from kbroker.server.peer import before_locks_end
 from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client

@@ -38,12 +38,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import outcome
 import trio
 
-from kbroker.broker.commits.queued import Entry, Operation
 from kbroker.broker.commits.thread import CommitThread
 from kbroker.broker.commits.waiting import Decision, OnDone
 from kbroker.errors import NoSpace, StoreFailed
@@ -61,6 +60,20 @@ _DEFERRED_S = 0.1
 _REPORT_EVERY_S = 10.0
 """How often refused writes are logged: there may be thousands in a second, and the log file may be
 on the disk that is full."""
+
+
+class Entry(NamedTuple):
+    """A queued write. `on_done`: see above."""
+
+    items: Sequence[Any]
+    on_done: OnDone
+
+
+class Operation(NamedTuple):
+    """A queued call in the store's thread, between writes. `ended` gets its outcome."""
+
+    call: Callable[[], Any]
+    ended: Callable[[outcome.Outcome[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

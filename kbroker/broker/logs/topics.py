@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID, uuid4
 
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.logs.batch_rules import batch_rules
 from kbroker.broker.logs.leader_epochs import EpochEntry, LeaderEpochs
 from kbroker.broker.logs.partition import Partition, TopicShared
 from kbroker.broker.logs.producer_recovery import (
@@ -30,8 +29,10 @@ from kbroker.broker.logs.producer_recovery import (
     snapshot_changes,
 )
 from kbroker.broker.logs.producer_state import ProducerStates
+from kbroker.broker.logs.recompression import stored_codec
 from kbroker.broker.logs.space_reserve import SpaceReserve
 from kbroker.broker.logs.topic_records import first_epochs, removal_of, stored_epochs, stored_log_start
+from kbroker.broker.logs.validation import BatchRules
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.formats.state import (
@@ -46,6 +47,7 @@ from kbroker.formats.state import (
 from kbroker.formats.state import Topic as TopicRecord
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.settings.definition import ARRAY_MAX
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.settings.topic import is_compacted
 from kbroker.settings.topic_configs import DEAD_LETTERS
@@ -486,3 +488,27 @@ class Topics:
             if is_new:
                 partition.producers = ProducerStates()
             topic.partitions.append(partition)
+
+
+def batch_rules(config: TopicConfig) -> BatchRules:
+    """The rules for produced batches that the settings of a topic make."""
+    codec, codec_level = stored_codec(config)
+    max_record_bytes = config["max.decompressed.message.bytes"]
+    return BatchRules(
+        max_message_bytes=config["max.message.bytes"],
+        # internal.segment.bytes is lower, and cuts segments only.
+        segment_bytes=max(config["segment.bytes"], 1 << 20),
+        log_append_time=config["message.timestamp.type"] == "LogAppendTime",
+        timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
+        timestamp_after_max_ms=config["message.timestamp.after.max.ms"],
+        check_payload=(
+            config["kbroker.payload.check"]
+            or is_compacted(config)
+            or codec is not None
+            or max_record_bytes < ARRAY_MAX
+        ),
+        max_record_bytes=max_record_bytes,
+        needs_keys=is_compacted(config),
+        codec=codec,
+        codec_level=codec_level,
+    )

@@ -25,7 +25,6 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.due_records import end_waits, watch_clock
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.filters import Filter, filters_of
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
@@ -34,6 +33,7 @@ from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
 from kbroker.broker.queues.scanner import Scanner
+from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share import archiving
@@ -41,12 +41,16 @@ from kbroker.share.effects import AckBatch, Persist
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, TopicPartition
 from kbroker.share.reasons import SHORT_REASON_BYTES, Reason, shortened
+from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.rejections import attached
 from kbroker.share.session import ShareSession, ShareSessions
 from kbroker.share.share_partition import SharePartition
 from kbroker.share.statistics import RanOut
 
 logger = logging.getLogger(__name__)
+
+_CLOCK_STEP_MS = 100
+"""A smaller step of the wall clock makes scheduled records at most so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,3 +503,32 @@ class SharePartitions:
         for loaded in self._loaded.values():
             loaded.waiters.wake_all()
             loaded.turns.wake_everybody()
+
+
+def end_waits(loaded: LoadedSharePartition) -> None:
+    """Wake what waits for records, if delayed or scheduled ones are due."""
+    engine = loaded.engine
+    if engine is not None and engine.end_waits(now_ms(), wall_clock_ms()):
+        loaded.waiters.wake_all()
+        if engine.settings.ttl_ms and loaded.scanner is not None:
+            loaded.scanner.wake()  # They may expire from now on.
+
+
+async def watch_clock(
+    loaded: Callable[[], Iterable[LoadedSharePartition]], schedule: Callable[[LoadedSharePartition], None]
+) -> None:
+    """Look at all that is `loaded` when the wall clock is set, by which scheduled records are due.
+    `schedule` sets their timers.
+
+    One task looks at the clock each second: with a look for each share-partition, thousands with a
+    job for tomorrow would keep the loop busy."""
+    known_ms = wall_clock_ms() - now_ms()
+    while True:
+        await trio.sleep(LOOK_AT_THE_CLOCK_MS / 1000)
+        ahead_ms = wall_clock_ms() - now_ms()
+        if abs(ahead_ms - known_ms) > _CLOCK_STEP_MS:
+            known_ms = ahead_ms
+            for each in loaded():
+                if each.engine is not None and each.engine.parking is not None and not each.gone:
+                    end_waits(each)
+                    schedule(each)

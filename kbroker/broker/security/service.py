@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kbroker.broker.security.credentials import Credentials, CredentialsStatistics
 from kbroker.broker.security.derivations import Derivations, DerivationsStatistics
 from kbroker.broker.security.log_in import LogIn, new_nonce
-from kbroker.broker.security.sessions import Sessions, SessionsStatistics
 from kbroker.broker.security.token_keys import TokenKeys
 from kbroker.formats.security_values import ScramCredential, ScramMechanism
 from kbroker.metrics import SaslMetrics
 from kbroker.security.exchange import Found
+from kbroker.security.principals import Principal
 from kbroker.security.sasl import Sasl
 from kbroker.security.sasl_settings import SaslSettings
+
+End: TypeAlias = Callable[[bool], None]
+"""Ends a connection, at once, or (True) after the answer to the request that it is serving. It must
+not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsStatistics:
+    sessions: int
+    principals: int
+
+
+class Sessions:
+    """The connections of each user, as long as they are open, so that an administrator can end them
+    at once.
+
+    Browsers that have logged in at the admin endpoint are not connections. They compare
+    `disconnected` with the number that it had at their log-in."""
+
+    def __init__(self) -> None:
+        self._by_principal: dict[Principal, dict[int, End]] = {}
+        self.disconnected: Counter[Principal] = Counter()
+        """How often `disconnect` was called for a principal."""
+
+    def statistics(self) -> SessionsStatistics:
+        return SessionsStatistics(sum(map(len, self._by_principal.values())), len(self._by_principal))
+
+    def add(self, principal: Principal, connection_id: int, end: End) -> None:
+        self._by_principal.setdefault(principal, {})[connection_id] = end
+
+    def remove(self, principal: Principal, connection_id: int) -> None:
+        """Nothing happens if it is not there."""
+        found = self._by_principal.get(principal, {})
+        found.pop(connection_id, None)
+        if not found:
+            self._by_principal.pop(principal, None)
+
+    def disconnect(self, principal: Principal, requested_by: int | None = None) -> int:
+        """End all connections of the principal. Returns how many. `requested_by`: the connection
+        that still gets an answer, if it is one of them."""
+        self.disconnected[principal] += 1
+        found = list(self._by_principal.get(principal, {}).items())
+        for connection_id, end in found:
+            end(connection_id == requested_by)
+        return len(found)
 
 
 @dataclass(frozen=True, slots=True)

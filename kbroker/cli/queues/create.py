@@ -1,26 +1,71 @@
 """`kbroker queues create`: creates a queue in one step. Run again, it changes nothing, or reports
-how the queue differs from the request."""
+how the queue differs from the request.
+
+Its options, and the keys of a file, are generated from the table in kbroker.client.queues.settings.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.output import print_json
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty
-from kbroker.cli.queues.settings import setting_options, settings_of
 from kbroker.client.queues.advice import QueueRefused
-from kbroker.client.queues.settings import SETTINGS, Wish
-from kbroker.client.queues.values import written
+from kbroker.client.queues.settings import SETTINGS, Kind, Setting, Wish
+from kbroker.client.queues.values import shown, text_of, written
 from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.queues.plan import Plan
     from kbroker.client.rpc import Connection
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SettingType(click.ParamType[str]):
+    """Converts the value that a person writes for a setting to the text of its config."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        choices = setting.definition.choices
+        self.name = "|".join(choices) if setting.kind is Kind.WORD else setting.kind.value
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> str:
+        try:
+            return text_of(self.setting, value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
+
+
+def setting_options(function: F) -> F:
+    """Adds an option for each setting. `settings_of` reads the command's keyword arguments."""
+    for setting in reversed(list(SETTINGS.values())):
+        text = f"{setting.doc}  [default: {shown(setting, setting.default)}]"
+        kind = SettingType(setting)
+        if setting.kind is Kind.FLAG:
+            names = f"--{setting.name}/--no-{setting.name}"
+            option = click.option(names, default=None, help=text)
+        else:
+            option = click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)
+        function = option(function)
+    return function
+
+
+def settings_of(options: Mapping[str, str | bool | None]) -> dict[str, str]:
+    """Name of a setting -> text of its config, for each option that was given."""
+    found = {name: options[name.replace("-", "_")] for name in SETTINGS}
+    return {
+        name: text_of(SETTINGS[name], value) if isinstance(value, bool) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 @click.command()

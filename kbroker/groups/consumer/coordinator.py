@@ -34,7 +34,6 @@ from kbroker.groups.assignors.spi import ConsumerAssignor
 from kbroker.groups.classic.coordinator import ClassicGroups
 from kbroker.groups.consumer.checks import check_form, member_of, replaced_member, static_member_of
 from kbroker.groups.consumer.conversion import Conversions
-from kbroker.groups.consumer.describe import describe_group
 from kbroker.groups.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -43,6 +42,7 @@ from kbroker.groups.consumer.messages import (
     ConsumerGroupSettings,
     ConsumerGroupsStatistics,
     DescribedConsumerGroup,
+    DescribedConsumerMember,
     IterableTopicsView,
 )
 from kbroker.groups.consumer.rebalance import ConsumerRebalances, ConsumerTimerKind, with_new
@@ -52,7 +52,14 @@ from kbroker.groups.consumer.subscriptions import Subscriptions
 from kbroker.groups.ids import CONSUMER, GroupIds, ListedGroup
 from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import Outcome, Records, together
-from kbroker.groups.share.messages import Assignment, GroupHeartbeatReply, TopicPartitions
+from kbroker.groups.share.messages import (
+    Assignment,
+    DescribedAssignment,
+    DescribedTopicPartitions,
+    GroupHeartbeatReply,
+    TopicPartitions,
+    TopicsView,
+)
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 
@@ -63,6 +70,8 @@ CONSUMER_RECORD_TYPES: Final = frozenset(CONSUMER_GROUP_VALUES.keys() - {RecordT
 
 _FIRST_COMMIT_VERSION = 9
 """The first OffsetCommit version with a member epoch."""
+_CLASSIC, _CONSUMER = 0, 1
+"""Member types of ConsumerGroupDescribe v1."""
 
 
 class ConsumerGroups:
@@ -456,3 +465,49 @@ def _stale(member: ConsumerMember) -> KafkaError:
 
 def _other_type(group_id: str) -> KafkaError:
     return KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+
+
+def describe_group(group: ConsumerGroup, assignor: str, topics: TopicsView) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(
+        group.group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor,
+        members=tuple(_described_member(group, member, topics) for member in group.members.values()),
+    )
+
+
+def _described_member(
+    group: ConsumerGroup, member: ConsumerMember, topics: TopicsView
+) -> DescribedConsumerMember:
+    said, current = member.said, member.current
+    return DescribedConsumerMember(
+        member_id=member.member_id,
+        instance_id=said.instance_id,
+        rack_id=said.rack_id,
+        member_epoch=current.epoch,
+        client_id=said.client_id,
+        client_host=said.client_host,
+        subscribed_topic_names=said.subscribed_topic_names,
+        subscribed_topic_regex=said.subscribed_topic_regex,
+        assignment=_described([current.assigned, current.revoking], topics),
+        target_assignment=_described([group.targets.get(member.member_id, {})], topics),
+        member_type=_CLASSIC if member.is_classic else _CONSUMER,
+    )
+
+
+def _described(parts: Iterable[Mapping[UUID, Iterable[int]]], topics: TopicsView) -> DescribedAssignment:
+    """The rows of an assignment, without deleted topics."""
+    numbers: dict[UUID, set[int]] = {}
+    for part in parts:
+        for topic_id, found in part.items():
+            numbers.setdefault(topic_id, set()).update(found)
+    known = [
+        (topic, tuple(sorted(numbers[topic_id])))
+        for topic_id in sorted(numbers)
+        if (topic := topics.by_id(topic_id)) is not None
+    ]
+    return DescribedAssignment(
+        tuple(DescribedTopicPartitions(topic.topic_id, topic.name, found) for topic, found in known)
+    )

@@ -45,12 +45,14 @@ from kbroker.groups.outcome import (
 )
 from kbroker.groups.share import offsets
 from kbroker.groups.share.checks import check_epoch, check_form, check_group_id, member_of, not_found
-from kbroker.groups.share.describe import describe_group
 from kbroker.groups.share.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Assignment,
+    DescribedAssignment,
     DescribedShareGroup,
+    DescribedShareMember,
+    DescribedTopicPartitions,
     GroupHeartbeatReply,
     OffsetsReply,
     ShareGroupHeartbeatRequest,
@@ -479,3 +481,37 @@ class ShareGroupCoordinator(Coordinator):
         group.remove_all(records)
         del self._groups[group.group_id]
         return records.outcome(ErrorCode.none)
+
+
+def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) -> DescribedShareGroup:
+    """A row of ShareGroupDescribe; an error if the group does not exist or has another type."""
+    if not group_id:
+        return DescribedShareGroup(group_id, ErrorCode.invalid_group_id)
+    if group is None:
+        return DescribedShareGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+    return DescribedShareGroup(
+        group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor_name,
+        members=tuple(_describe_member(group, member) for member in group.members.values()),
+    )
+
+
+def _describe_member(group: ShareGroup, member: ShareMember) -> DescribedShareMember:
+    # A deleted topic no longer has a name. The member loses it at its next heartbeat.
+    topics = tuple(
+        DescribedTopicPartitions(topic_id, group.initialized[topic_id].name, numbers)
+        for topic_id, numbers in member.assigned.items()
+        if topic_id in group.initialized
+    )
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topic_names,
+        assignment=DescribedAssignment(topics),
+    )

@@ -54,7 +54,7 @@ WRITE_BUFFER_BYTES = 16 << 20
 META_BUFFER_BYTES = 4 << 20
 ARENA_BLOCK_BYTES = 4 << 20
 """For memtables. The C library maps a block of this size separately and unmaps it with its memtable
-(allocator.py). Smaller blocks would stay with the process: 15 MB after a burst of writes."""
+(server/run.py). Smaller blocks would stay with the process: 15 MB after a burst of writes."""
 BLOCK_CACHE_BYTES = 2 << 20
 MAX_WAL_BYTES = 24 << 20
 """The WAL stays until the last of its column families is in a table file. Little more than both

@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -38,7 +40,6 @@ from kbroker.storage.segment.checkpoint_budget import Checkpoints
 from kbroker.storage.segment.creation import create_segment, remove_created
 from kbroker.storage.segment.failures import Failures
 from kbroker.storage.segment.lookup import find_in_segments, is_cached_in_segments, read_segments
-from kbroker.storage.segment.options import limits_of
 from kbroker.storage.segment.reader import SegmentLogReader, log_name, parse_log_name
 from kbroker.storage.segment.recovery import (
     DELETED,
@@ -52,7 +53,6 @@ from kbroker.storage.segment.replacement import NewContents, SegmentReplacement
 from kbroker.storage.segment.sealing import Sealing
 from kbroker.storage.segment.segment import Crowded, OpenHandles, Segment, segment_path
 from kbroker.storage.segment.spare import SpareFiles
-from kbroker.storage.segment.statistics import SegmentStoreStatistics
 from kbroker.storage.segment.truncation import cut_copy, replace_data
 from kbroker.storage.segment.unsynced import Unsynced
 from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
@@ -72,6 +72,34 @@ Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
 _CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 us for a segment's first; commits wait for them
+_CHECKPOINT_BYTES = 64 << 20
+_OTHER_FILES = 40
+"""Of a broker: its sockets, pipes, directories and modules, and those of another engine."""
+_MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
+
+OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
+SYNC_METHODS = ("auto", "fdatasync", "syncfs")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStoreStatistics:
+    """The numbers of a store that become metrics."""
+
+    logs: int
+    segments: int
+    unsealed_segments: int
+    """Full, but not sealed yet."""
+    unrecorded_bytes: int
+    """Synced, but in no checkpoint: a start after a crash rereads them."""
+    bytes: int
+    open_maps: int
+    open_files: int
+    dirty_files: int
+    writes: int
+    written_bytes: int
+    refused_writes: int
+    syncs: int
+    failed: bool
 
 
 class SegmentLogStore(LogStore):
@@ -490,6 +518,32 @@ class SegmentLogStore(LogStore):
             syncs=self._syncs,
             failed=self._failures.reason is not None,
         )
+
+
+def limits_of(options: Mapping[str, str]) -> dict[str, str]:
+    """All options, with defaults that fit the process's limits. Raises OperatorError."""
+    unknown = sorted(options.keys() - OPTIONS)
+    if unknown:
+        raise OperatorError(
+            f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}"
+        )
+    if options.get("sync", "auto") not in SYNC_METHODS:
+        raise OperatorError(
+            f"option sync of the segment engine must be one of {', '.join(SYNC_METHODS)}, "
+            f"not {options['sync']!r}"
+        )
+    for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
+        if not options.get(name, "1").isdigit():
+            raise OperatorError(
+                f"option {name} of the segment engine must be a number, not {options[name]!r}"
+            )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        files = 8 * _MOST_MAPS
+    # Connections have half of all files (server/connection_limits.py).
+    share = max(8, (files - _OTHER_FILES) // 8)
+    bounds = {"max_maps": str(_MOST_MAPS), "max_open_files": str(share)}
+    return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}
 
 
 def _open(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SegmentLogStore:

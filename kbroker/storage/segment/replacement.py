@@ -24,10 +24,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from kbroker.storage.files import Files
 from kbroker.storage.segment.checkpoint import remove_checkpoint
 from kbroker.storage.segment.failures import Failures
-from kbroker.storage.segment.freeing import free
 from kbroker.storage.segment.index import DATA, INDEX, SHAPE, SegmentIndex, move_index
 from kbroker.storage.segment.segment import Segment, length_of_data
 from kbroker.storage.spi import AddedRange, Replacement, StampedBatch
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 _SUFFIX = ".cleaned.tmp"
 _SYNC_EVERY_BYTES = 1 << 20
 """So that a sync of the whole file system, for a commit, does not wait for much more."""
+_FREED_AT_ONCE_BYTES: Final = 1 << 20
 
 
 class NewContents:
@@ -107,7 +109,7 @@ class NewContents:
         self._close()
         if self._old_fd is not None:
             fd, self._old_fd = self._old_fd, None
-            free(self._files, fd)
+            _free(self._files, fd)
         self._files.remove_tree(self._path)
 
     def _close(self) -> None:
@@ -167,3 +169,22 @@ class SegmentReplacement(Replacement):
         except OSError as error:
             if not self._segment.discarded:
                 self._failures.refuse("replace", error, self.abandon)
+
+
+def _free(files: Files, fd: int) -> None:
+    """Close the file descriptor of a file without a name, after freeing its space step by step. A
+    sync after each step keeps the file system from freeing several at once.
+
+    A file system may make the syncs of other files wait for space that is being freed. On ext4 with
+    online discard, a commit beside the removal of 64 MB took 45 ms, and 4 ms beside steps of 2 MB.
+
+    Readers that still have the file open or mapped keep all of it: it is only closed then. OSErrors
+    pass through."""
+    try:
+        size = files.size(fd)
+        while size > _FREED_AT_ONCE_BYTES and files.is_ours_alone(fd):
+            size -= _FREED_AT_ONCE_BYTES
+            files.ftruncate(fd, size)
+            files.fdatasync(fd)
+    finally:
+        files.close(fd)

@@ -21,8 +21,7 @@ import pytest
 
 from kbroker.errors import NoFiles, NoSpace, StoreFailed
 from kbroker.storage.files import Buffer
-from kbroker.storage.segment.log_store import SegmentLogStore
-from kbroker.storage.segment.options import limits_of
+from kbroker.storage.segment.log_store import SegmentLogStore, limits_of
 from kbroker.storage.spi import LogId, LogSettings, StampedBatch
 from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import TOPIC, batch, check_segments, joined, read_all, sized_batch
