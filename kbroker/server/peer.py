@@ -56,8 +56,8 @@ from kbroker.security.metering import Metering
 from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.server.intake import Intake
 from kbroker.server.tls_socket import TlsSocket
-from kbroker.server.transport import Transport
 from kbroker.settings.listeners import Listener
+from kbroker.storage.files import after
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,6 +66,10 @@ _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _TURN_S = 0.01
 """How long one connection's burst is processed before its answers are sent and other connections
 get a turn."""
+_MAX_IOVECS = 1000
+_LEAVE_S = 1.0
+"""How long a connection that the broker ends stays open, so that the peer can read the last answers
+and close its own side."""
 PRODUCE_KEY: Final = 0
 UNMETERED: Final = frozenset({17, 36})
 """Log-ins do not count as work for a client."""
@@ -171,12 +175,14 @@ class _Response:
         return (_SIZE_AND_CORRELATION.pack(size, self.correlation_id) + tags, *body)
 
 
-class Peer(Transport):
-    """One client connection. `reserved_bytes` belong to Intake."""
+class Peer:
+    """One client connection. `reserved_bytes` belong to Intake; `name` is for log lines.
+
+    Sending tries at once and waits only where the client reads too slowly."""
 
     __slots__ = (
-        "_broker", "_frames", "_intake", "_mute", "_quotas", "_unconfirmed", "busy", "connection",
-        "is_over", "reserved_bytes", "was_active",
+        "_broker", "_frames", "_intake", "_metrics", "_mute", "_quotas", "_unconfirmed", "busy",
+        "connection", "is_over", "is_stalled", "last_active", "name", "reserved_bytes", "sock", "was_active",
     )  # fmt: skip
 
     def __init__(
@@ -188,9 +194,14 @@ class Peer(Transport):
         host: str,
         listener: Listener | None = None,
     ) -> None:
-        super().__init__(sock, f"{host} (connection {connection_id})", broker.metrics)
+        self.sock = sock
+        self.name = f"{host} (connection {connection_id})"
         self._intake = intake
         self._broker = broker
+        self._metrics = broker.metrics
+        self.is_stalled = False
+        """The peer reads slowly or not at all, and answers wait for it."""
+        self.last_active = trio.current_time()
         self._quotas = broker.quotas
         self._mute: Mute | None = None
         self._unconfirmed: Sequence[Later] = ()
@@ -457,6 +468,64 @@ class Peer(Transport):
             # the connection. The socket nearly always takes everything at once.
             if buffers and (sent := self.send_some(buffers)) != sum(map(len, buffers)):
                 await self.send_rest(buffers, sent)
+
+    # -- the socket
+    # ----------------------------------------------------------------------------------------------
+
+    def send_some(self, buffers: Sequence[Buffer]) -> int:
+        """The number of bytes that the socket accepted; 0 if it has no room now."""
+        try:
+            sent = self.sock.sendmsg(buffers[:_MAX_IOVECS])
+        except BlockingIOError:
+            return 0
+        self._metrics.sent_bytes += sent
+        return sent
+
+    async def send_rest(self, buffers: Sequence[Buffer], sent: int) -> None:
+        """Send what follows the first `sent` bytes, at the speed at which the peer reads."""
+        views = [memoryview(buffer) for buffer in buffers]
+        while views := after(views, sent):
+            if not sent:
+                self.last_active = trio.current_time()
+                self.is_stalled = True
+                await trio.lowlevel.wait_writable(self.sock.fileno())
+                self.is_stalled = False
+            sent = self.send_some(views)
+
+    def send_if_there_is_room(self, data: bytes) -> None:
+        try:
+            self.send_some((data,))
+        except OSError as error:
+            logger.debug("sending to %s: %s", self.name, error)
+
+    async def take_leave(self, shared_buffer: memoryview) -> None:
+        """Send the end of the stream, then read for a moment until the peer ends its own. Closing a
+        socket that has unread bytes would reset the connection, and lose answers in transit."""
+        self.shut_down(socket.SHUT_WR)
+        with trio.move_on_after(_LEAVE_S):
+            while True:
+                await trio.lowlevel.wait_readable(self.sock.fileno())
+                try:
+                    if not self.sock.recv_into(shared_buffer):
+                        return
+                except BlockingIOError:
+                    continue
+                except OSError:  # Reset by the peer, which then reads nothing more.
+                    return
+
+    def has_unread_bytes(self) -> bool:
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except OSError:  # BlockingIOError, too: there are none.
+            return False
+
+    def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
+        """End the connection from this side. Unless `how` is SHUT_WR, the connection's task then
+        reads the end of the stream."""
+        try:
+            self.sock.shutdown(how)
+        except OSError as error:
+            logger.debug("shutting down %s: %s", self.name, error)
 
 
 async def _as_it_is(answer: Answer) -> Answer:

@@ -25,7 +25,6 @@ from kbroker.server.connection_limits import check_open_files
 from kbroker.server.listener import Door, Server
 from kbroker.server.sasl import sasl_of
 from kbroker.server.tls import ListenerTls, tls_of
-from kbroker.server.transport import bind
 from kbroker.settings.listeners import Listener, admin_listener, plain_listener
 from kbroker.terminal import HangUp, meaning_of_hang_up
 
@@ -36,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _GRACE_S = 10.0
 _ADMIN_GRACE_S = 1.0
+_BACKLOG = 1024
 
 KEEP_BYTES = 16 << 20
 """Freed memory at the end of the heap that stays with the process."""
@@ -78,6 +78,28 @@ async def serve(options: StartOptions, stop: trio.Event, certificates: Certifica
                 if admin is not None:
                     await admin.stop(_ADMIN_GRACE_S)
                 nursery.cancel_scope.cancel()
+
+
+def bind(address: tuple[str, int], option: str = "--listen") -> socket.socket:
+    """A listening socket. Raises OperatorError if the address is not available; `option` names the
+    option or setting that gave it."""
+    host, port = address
+    try:
+        info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(info[0], info[1])
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(info[4])
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OperatorError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with {option}"
+        ) from error
+    listener.setblocking(False)
+    return listener
 
 
 def _open_door(sockets: ExitStack, options: StartOptions, listener: Listener) -> Door:

@@ -1,4 +1,4 @@
-"""A TLS connection with the methods of a non-blocking socket, as far as Transport uses them.
+"""A TLS connection with the methods of a non-blocking socket, as far as Peer uses them.
 
 The server's connections read and send without knowing of TLS: `recv_into` and `sendmsg` raise
 BlockingIOError where the socket underneath is not ready, and the caller then waits for that socket.

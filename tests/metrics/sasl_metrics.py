@@ -12,7 +12,7 @@ import trio.testing
 
 from kbroker.client.rpc import Connection, ConnectionClosed
 from kbroker.server.listener import Door, Server
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from tests.metrics.world import World
 from tests.server.sasl_world import SETTINGS, log_in, upsertion
 

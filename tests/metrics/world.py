@@ -19,7 +19,7 @@ from kbroker.client.rpc import Connection
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.metrics_export.table import METRICS
 from kbroker.server.listener import Door, Server
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 

@@ -24,7 +24,7 @@ from kbroker.security.sasl import MECHANISMS
 from kbroker.security.sasl_settings import SaslSettings
 from kbroker.security.scram import DIGESTS, ScramClient, new_credential
 from kbroker.server.listener import Door, Server
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from kbroker.settings.altering import BrokerConfig
 
 SALT = b"a salt of 16 byt"

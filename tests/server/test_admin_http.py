@@ -21,7 +21,7 @@ import trio
 from kbroker.server import admin_http
 from kbroker.server.admin_http import AdminHttp
 from kbroker.server.admin_requests import Client, HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

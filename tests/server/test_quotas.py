@@ -21,7 +21,7 @@ from kbroker.formats.batches import Record, build_batch
 from kbroker.security.quotas import entity_of
 from kbroker.server.listener import Door, Server
 from kbroker.server.peer import before_locks_end
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, Member, acquired, initialize, set_up_group

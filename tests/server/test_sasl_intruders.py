@@ -19,7 +19,6 @@ from kbroker.formats.batches import Buffer
 from kbroker.formats.security_values import ScramMechanism
 from kbroker.security.scram import ScramClient, salt_password
 from kbroker.server.sasl_peer import SaslPeer
-from kbroker.server.transport import Transport
 from tests.server.sasl_world import (
     SETTINGS,
     SaslBroker,
@@ -78,7 +77,7 @@ def test_a_password_that_waits_to_be_checked_does_not_outlive_its_user(sasl: Sas
 def test_a_session_whose_answer_waits_for_the_client_can_be_ended(sasl: SaslBroker) -> None:
     """A client that reads nothing must not log in beside `--disconnect`."""
     sasl.create_users({"grace": "secret"})
-    send_some = Transport.send_some
+    send_some = SaslPeer.send_some
 
     def no_room(peer: SaslPeer, buffers: Sequence[Buffer]) -> int:
         log_in = peer.connection.log_in

@@ -16,7 +16,7 @@ from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.formats.batches import Record, build_batch
 from kbroker.server.listener import Door, Server
-from kbroker.server.transport import bind
+from kbroker.server.run import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.broker.appending import append
 
