@@ -157,8 +157,15 @@ class Acl(_Fields):
 
 def stored(acl: Acl) -> StoredAcl:
     """The value of the state storage."""
-    kind, pattern, name, principal, host, operation, permission = acl
-    return StoredAcl(int(kind), int(pattern), name, principal, host, int(operation), int(permission))
+    return StoredAcl(
+        int(acl.kind),
+        int(acl.pattern),
+        acl.name,
+        acl.principal,
+        acl.host,
+        int(acl.operation),
+        int(acl.permission),
+    )
 
 
 def loaded(value: StoredAcl) -> Acl:

@@ -79,10 +79,12 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
         if name.startswith(HEADER_PREFIX) and value is not None:
             first.setdefault(name, value)
     try:
-        topic, partition, offset, group_id, delivery_count, message = (
-            first[name].decode() for name in HEADER_NAMES
+        texts = Origin._make(first[name].decode() for name in HEADER_NAMES)
+        return texts._replace(
+            partition=int(texts.partition),
+            offset=int(texts.offset),
+            delivery_count=int(texts.delivery_count),
         )
-        return Origin(topic, int(partition), int(offset), group_id, int(delivery_count), message)
     except (KeyError, ValueError):
         return None
 

@@ -162,9 +162,9 @@ class AppendQueues:
 
     @staticmethod
     def _append(partition: Partition, waiting: _Waiting) -> None:
-        batch, header, _, _, producing = waiting
+        header, producing = waiting.header, waiting.producing
         producing.check(partition, header)
-        appended = partition.append(batch, wall_clock_ms(), producing.done, header=header)
+        appended = partition.append(waiting.batch, wall_clock_ms(), producing.done, header=header)
         producing.appended(partition, appended)
 
 
@@ -176,7 +176,8 @@ def _record_rules(partition: Partition) -> RecordRules:
 
 async def _checked(waiting: _Waiting, partition: Partition, turn: Turn) -> _Waiting:
     """The batch as it is to be stored. Raises BadBatch."""
-    batch, header, is_checked, times_at_ms, _ = waiting
+    batch, header, is_checked = waiting.batch, waiting.header, waiting.is_checked
+    times_at_ms = waiting.times_at_ms
     rules, of_records = partition.topic.rules, _record_rules(partition)
     if (
         times_at_ms is None

@@ -178,18 +178,18 @@ class Credentials:
                     ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
                 )
             return key, None
-        _, _, iterations, salt, salted_password = change
-        if iterations < MIN_ITERATIONS:
+        if change.iterations < MIN_ITERATIONS:
             raise KafkaError(ErrorCode.unacceptable_credential, "Too few iterations")
-        if iterations > MAX_ITERATIONS:
+        if change.iterations > MAX_ITERATIONS:
             raise KafkaError(ErrorCode.unacceptable_credential, "Too many iterations")
-        if not 0 < len(salt) <= _MAX_SALT_BYTES:
+        if not 0 < len(change.salt) <= _MAX_SALT_BYTES:
             raise KafkaError(
                 ErrorCode.unacceptable_credential, f"The salt must have 1 to {_MAX_SALT_BYTES} bytes"
             )
-        if not 0 < len(salted_password) <= _MAX_DIGEST_BYTES:
+        if not 0 < len(change.salted_password) <= _MAX_DIGEST_BYTES:
             raise KafkaError(ErrorCode.unacceptable_credential, "The salted password must be a digest")
-        return key, credential_of(salted_password, salt, iterations, DIGESTS[key.mechanism])
+        digest = DIGESTS[key.mechanism]
+        return key, credential_of(change.salted_password, change.salt, change.iterations, digest)
 
     async def _save(self, saved: Sequence[tuple[ScramKey, ScramCredential | None]]) -> None:
         """Raises NoSpace or StoreFailed, and then nothing has changed (or the store takes no more

@@ -67,17 +67,15 @@ class ChunkedSegment(NamedTuple):
 
     def grown(self, size_bytes: int, end_offset: int, max_timestamp_ms: int, now_ms: int) -> ChunkedSegment:
         """The segment with one more batch."""
-        number, base, _, size, newest_ms, first_ms, first_write_ms = self
-        if not size:
-            first_ms, first_write_ms = max_timestamp_ms, now_ms
+        is_first = not self.size_bytes
         return ChunkedSegment(
-            number,
-            base,
+            self.number,
+            self.base_offset,
             end_offset,
-            size + size_bytes,
-            max(newest_ms, max_timestamp_ms),
-            first_ms,
-            first_write_ms,
+            self.size_bytes + size_bytes,
+            max(self.max_timestamp_ms, max_timestamp_ms),
+            max_timestamp_ms if is_first else self.first_timestamp_ms,
+            now_ms if is_first else self.first_write_ms,
         )
 
     def head(self) -> bytes:
