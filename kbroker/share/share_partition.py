@@ -14,18 +14,17 @@ The engine is pure: each function is synchronous, changes the state in memory an
 effects. It reads no clock (`now_ms` is any monotonic time in milliseconds), no bytes, and does no
 I/O.
 
-A Persist is what the caller has to save. It does so, and then calls persisted() or persist_failed()
-with its token, exactly once. Several may be under way, and they may end in any
-order. The caller has one reader per share-partition between next_fetch_offset() and acquire(); what
-it passes to acquire() must be what it read at that offset.
+A Persist is what the caller has to save. Then it calls persisted() or persist_failed() with its
+token, exactly once. Several may be under way, and they may end in any order. The caller has one
+reader per share-partition between next_fetch_offset() and acquire(); what it passes to acquire()
+must be what it read at that offset.
 
 A SharePartition has parts, and modules of functions work on it:
 
     window      in_flight.py     the front window: the records in flight
     waits       redelivery.py    when those that wait are due
     saves       saves.py         writes under way, and what waits for the next one
-    parking     parking.py       records that wait outside of it, and have a window for those that
-                                 are due (returned.py)
+    parking     parking.py       records that wait outside of it; those that are due: returned.py
     key_order   key_order.py     which record of each key is first
 
     offers.py       what a member could get now
@@ -45,7 +44,8 @@ Stricter than Kafka where no client can tell the difference:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from math import ceil
 from random import random
 
 from kbroker.errors import KafkaError
@@ -456,10 +456,11 @@ class SharePartition:
         if parked is not None and self.parking is not None:
             still = row_writes.failed(self.parking, parked, self.settings, now_ms, random)
             still -= len(parked.pending)
-            pending = self._put_off_again(pending, parked.new_in(Lane.SCHEDULE), now_ms)
+            again = parked.new_in(Lane.SCHEDULE)
+            again |= dict.fromkeys(parked.new_in(Lane.ARCHIVING), ceil(now_ms) + LOOK_AT_THE_CLOCK_MS)
+            pending = self._put_off_again(pending, again, now_ms)
             redeliveries = parked.new_in(Lane.REDELIVERY)
             due = {offset: self.parking.engine_time(due_ms) for offset, due_ms in redeliveries.items()}
-            pending = self._come_back_soon(pending, parked.new_in(Lane.ARCHIVING), now_ms)
         by_count, prolongs = rules.returned(Event.RUN_OUT, self.settings), self.settings.lock_max_ms > 0
         for first, last in pending:
             returned = window.roll_back(first, last, by_count, now_ms, prolongs=prolongs)
@@ -482,20 +483,12 @@ class SharePartition:
                     self.waits.begin(offset, due[offset])
 
     def _put_off_again(self, pending: Runs, due: Mapping[int, int], now_ms: float) -> Runs:
-        """Scheduled records that could not be parked wait in the window. Returns the other pending
-        runs."""
+        """Scheduled records that could not be parked wait in the window, and expired ones a moment,
+        before the next attempt. Returns the other pending runs."""
         for offset, due_ms in due.items():
             if self.window.put_off_again(offset):
                 self.waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, due.keys()) if due else pending
-
-    def _come_back_soon(self, pending: Runs, expired: Collection[int], now_ms: float) -> Runs:
-        """Expired records that could not be parked as dead letters wait a moment before the next
-        attempt. Returns the other pending runs."""
-        for offset in expired:
-            if self.window.put_off_again(offset):
-                self.waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
-        return _without(pending, frozenset(expired)) if expired else pending
 
     def save_passed(self) -> Persist | None:
         """After a read that has passed over markers and aborted records, and has found nothing for
