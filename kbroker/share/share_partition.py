@@ -497,8 +497,7 @@ class SharePartition:
         return self.saves.begin(self.parking, []) if self.saves.passed or self.saves.has_given_up else None
 
     def retry_unsaved(self) -> Persist | None:
-        """Save again what failed best-effort writes left unsaved, without waiting for the next
-        Persist. None: nothing is unsaved."""
+        """Save now what failed best-effort writes left unsaved. None: nothing is unsaved."""
         return self.saves.begin(self.parking, []) if self.has_unsaved else None
 
     @property
