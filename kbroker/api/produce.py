@@ -27,7 +27,7 @@ from uuid import UUID
 
 from kbroker.api.authorization import refusal
 from kbroker.api.request import CloseConnection, Later, Raw, Request
-from kbroker.api.transactional_produce import Batches, Transaction, is_transactional, transaction_of
+from kbroker.api.transactional_produce import Batches, ProduceTransaction, is_transactional, transaction_of
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
@@ -109,7 +109,7 @@ class _Produce:
         "pending", "transaction",
     )  # fmt: skip
 
-    def __init__(self, request: Request, transaction: Transaction | None) -> None:
+    def __init__(self, request: Request, transaction: ProduceTransaction | None) -> None:
         self._request = request
         self._rights = request.connection.rights
         self._now_ms = wall_clock_ms()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.waiting import Pending
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.options import Address
 from kbroker.formats.batches import Buffer
 from kbroker.makers import maker
@@ -53,7 +53,7 @@ class Request(NamedTuple):
     """A decoded request. `body`: kio's entity for its api key and version."""
 
     broker: Broker
-    connection: Connection
+    connection: ClientConnection
     api_key: int
     version: int
     client_id: str | None
@@ -68,6 +68,6 @@ class Request(NamedTuple):
         return listener.advertised
 
 
-as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = maker(
+as_request: Callable[[tuple[Broker, ClientConnection, int, int, str | None, Any]], Request] = maker(
     Request, tuple[Any, ...]
 )

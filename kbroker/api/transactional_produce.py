@@ -43,7 +43,7 @@ _TRY_AGAIN: Final = (
 )
 
 
-class Transaction(NamedTuple):
+class ProduceTransaction(NamedTuple):
     """`refusal`: for all transactional batches of the request."""
 
     service: TransactionService
@@ -70,7 +70,7 @@ class Transaction(NamedTuple):
             raise BadBatch(ErrorCode.out_of_order_sequence_number, reason)
 
 
-async def transaction_of(request: Request, topics: Batches) -> Transaction:
+async def transaction_of(request: Request, topics: Batches) -> ProduceTransaction:
     """The request's transaction, with its logs added if that is the broker's part. A power cut
     takes neither the transaction nor its logs from here on."""
     service, version = request.broker.transactions, request.version
@@ -102,7 +102,7 @@ async def transaction_of(request: Request, topics: Batches) -> Transaction:
             await service.begun(transactional_id)
         except KafkaError as error:
             refusal = _refusal(version, error.code)
-    return Transaction(service, transactional_id, version, refusal)
+    return ProduceTransaction(service, transactional_id, version, refusal)
 
 
 async def _added(

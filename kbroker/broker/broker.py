@@ -27,7 +27,7 @@ from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.commits.store_errors import close, starting
 from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics, Stores
 from kbroker.broker.configs import Configs, ConfigsStatistics
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.groups.consumer_groups import ConsumerGroupService, ConsumerGroupServiceStatistics
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.groups.share_groups import ShareGroupService, ShareGroupServiceStatistics
@@ -36,7 +36,7 @@ from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.logs.producer_ids import ProducerIds, ProducerIdsStatistics
+from kbroker.broker.logs.producer_ids import ProducerIdSource, ProducerIdsStatistics
 from kbroker.broker.logs.producer_snapshots import ProducerSnapshots
 from kbroker.broker.logs.recovery import load_topics, note_clean_end, note_persister, raise_generation
 from kbroker.broker.logs.removed_records import RemovedRecords
@@ -153,7 +153,7 @@ class Broker:
         self.missing_topics = MissingTopics(self.topics, self.config)
         self.append_queues = AppendQueues(self.background)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
-        self.producer_ids = ProducerIds(state_store, self.state_commits)
+        self.producer_ids = ProducerIdSource(state_store, self.state_commits)
         raise_format = partial(directory.raise_format, SECURITY_FORMAT)
         self.acls = Acls(self.config, state_store, self.state_commits, raise_format)
         self.quotas = Quotas(self.config, state_store, self.state_commits, self.metrics.quotas)
@@ -386,7 +386,7 @@ class Broker:
             security=self.security.statistics(),
         )
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: ClientConnection) -> None:
         """Release the records that the client held, and write the batches that it sent without
         waiting for an answer."""
         self.log_commits.start()

@@ -47,7 +47,7 @@ class Search(Protocol):
     def unwatch(self) -> None: ...
 
 
-class Connection:
+class ClientConnection:
     """A client's connection, without its socket. `deadlines`: the broker's; `listener`: on which it
     came in, None for the only one.
 

@@ -21,7 +21,7 @@ from kbroker.cli.exits import OK, end_of
 from kbroker.cli.suggesting import SuggestingGroup
 
 
-class Entry(NamedTuple):
+class LazyCommand(NamedTuple):
     """`target`: module in this package and the name of its click command. `summary`: the first line
     of its help."""
 
@@ -29,49 +29,51 @@ class Entry(NamedTuple):
     summary: str
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "start": Entry("start:start", "Run a broker until SIGTERM or SIGINT."),
-    "demo": Entry(
+COMMANDS: Mapping[str, LazyCommand] = {
+    "start": LazyCommand("start:start", "Run a broker until SIGTERM or SIGINT."),
+    "demo": LazyCommand(
         "demo.command:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."
     ),
-    "queues": Entry(
+    "queues": LazyCommand(
         "queues.command:queues", "Create, list, describe, fill, pause, purge and delete work queues."
     ),
-    "worker": Entry("worker:worker", "Run workers, functions in Python that do the jobs of queues."),
-    "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
-    "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
-    "consume": Entry(
+    "worker": LazyCommand("worker:worker", "Run workers, functions in Python that do the jobs of queues."),
+    "topics": LazyCommand("topics:topics", "Create, list, describe, alter and delete topics."),
+    "produce": LazyCommand("produce:produce", "Send the lines of a file, or of standard input, as records."),
+    "consume": LazyCommand(
         "consume:consume", "Print records of topics, from an offset onward or as a member of a group."
     ),
-    "share-consume": Entry(
+    "share-consume": LazyCommand(
         "share_consume:share_consume", "Print and acknowledge records as a member of a share group."
     ),
-    "share-groups": Entry(
+    "share-groups": LazyCommand(
         "share_groups.command:share_groups", "List, describe, reset and delete share groups."
     ),
-    "dead-letters": Entry(
+    "dead-letters": LazyCommand(
         "dead_letters.command:dead_letters",
         "List, count, show, redrive and purge dead letters of share groups.",
     ),
-    "groups": Entry(
+    "groups": LazyCommand(
         "groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."
     ),
-    "transactions": Entry(
+    "transactions": LazyCommand(
         "transactions.command:transactions", "List and describe transactions; find hanging ones; abort them."
     ),
-    "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
-    "users": Entry(
+    "configs": LazyCommand(
+        "configs:configs", "Describe, set and delete configs of topics, groups and brokers."
+    ),
+    "users": LazyCommand(
         "users.command:users", "Create, alter, delete and list users, who log in with a password."
     ),
-    "acls": Entry("acls.command:acls", "List, add and remove the entries that say what users may do."),
-    "quotas": Entry(
+    "acls": LazyCommand("acls.command:acls", "List, add and remove the entries that say what users may do."),
+    "quotas": LazyCommand(
         "quotas:quotas", "List, set and remove quotas: how much users, client ids and addresses may use."
     ),
-    "admin": Entry("admin:admin", "The admin endpoint of a broker (`kbroker start --admin`)."),
-    "tls": Entry("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
-    "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
-    "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
-    "storage": Entry("storage:storage", "Inspect a data directory, even while a broker runs on it."),
+    "admin": LazyCommand("admin:admin", "The admin endpoint of a broker (`kbroker start --admin`)."),
+    "tls": LazyCommand("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
+    "perf": LazyCommand("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
+    "docs": LazyCommand("docs:docs", "Read the documents: list the pages, or print one."),
+    "storage": LazyCommand("storage:storage", "Inspect a data directory, even while a broker runs on it."),
 }
 
 

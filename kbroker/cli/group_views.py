@@ -17,7 +17,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.client.group_admin import Coordinator
+    from kbroker.client.group_admin import CoordinatorNode
     from kbroker.client.rpc import Connection
 
 VIEWS = ("offsets", "members", "state")
@@ -133,7 +133,7 @@ def instead(group_id: str, group_type: str, command: str) -> str:
 _COMMANDS: Mapping[str, str] = {"share": "share-groups", "classic": "groups", "consumer": "groups"}
 
 
-def coordinator_text(node: Coordinator) -> str:
+def coordinator_text(node: CoordinatorNode) -> str:
     return f"{Address(node.host, node.port)} ({node.node_id})"
 
 

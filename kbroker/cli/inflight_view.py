@@ -21,20 +21,20 @@ Document: TypeAlias = dict[str, Any]
 """The broker's response, or a part of it."""
 
 
-class Look(NamedTuple):
+class InflightLook(NamedTuple):
     symbol: str
     style: str
 
 
 LOOKS = {
-    "acquired": Look("#", "yellow"),
-    "archiving": Look("!", "bold magenta"),
-    "saving": Look("~", "blue"),
-    "available": Look("o", "cyan"),
-    "waiting": Look(":", "cyan"),
-    "archived": Look("x", "red"),
-    "acknowledged": Look("+", "green"),
-    "gap": Look("_", "dim"),
+    "acquired": InflightLook("#", "yellow"),
+    "archiving": InflightLook("!", "bold magenta"),
+    "saving": InflightLook("~", "blue"),
+    "available": InflightLook("o", "cyan"),
+    "waiting": InflightLook(":", "cyan"),
+    "archived": InflightLook("x", "red"),
+    "acknowledged": InflightLook("+", "green"),
+    "gap": InflightLook("_", "dim"),
 }
 """The most important state comes first."""
 

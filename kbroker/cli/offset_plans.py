@@ -31,7 +31,7 @@ Scope: TypeAlias = Sequence[tuple[str, tuple[int, ...] | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Target(NamedTuple):
+class OffsetTarget(NamedTuple):
     """The options that choose the new offset, by name. `by_duration`: milliseconds before now."""
 
     to_earliest: bool
@@ -128,7 +128,7 @@ def check_partitions(connection: Connection, partitions: Collection[TopicPartiti
 def new_offsets(
     connection: Connection,
     partitions: Sequence[TopicPartition],
-    target: Target,
+    target: OffsetTarget,
     current: Callable[[], Mapping[TopicPartition, int | None]],
     without: str,
 ) -> Offsets:

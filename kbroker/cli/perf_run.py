@@ -29,7 +29,7 @@ from kbroker.cli.params import (
 )
 
 if TYPE_CHECKING:
-    from kbroker.workloads.outcome import Outcome
+    from kbroker.workloads.outcome import WorkloadOutcome
     from kbroker.workloads.window import Plan
 
 _PROGRESS_S = 0.5
@@ -106,7 +106,7 @@ class Setup(NamedTuple):
 
         return Plan(self.seconds, self.warm_up_s, _Countdown(self.seconds))
 
-    def measure(self, workload: Callable[[], Outcome]) -> Outcome:
+    def measure(self, workload: Callable[[], WorkloadOutcome]) -> WorkloadOutcome:
         """Raises CommandFailed if the workload yields no figure."""
         from kbroker.workloads.window import WorkloadFailed
 
@@ -152,7 +152,7 @@ class Setup(NamedTuple):
         except WorkloadFailed as error:
             raise CommandFailed(str(error)) from error
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, outcome: WorkloadOutcome) -> None:
         """Print the table, or a JSON document with all results."""
         if self.as_json:
             rates = {"records_per_s": outcome.records_per_s, "megabytes_per_s": outcome.megabytes_per_s}

@@ -32,7 +32,7 @@ class _Refusals:
     """Finds out why no record is confirmed. librdkafka repeats what a broker with a full disk
     refuses, and says only that the time is over."""
 
-    def __init__(self, bootstrap: Bootstrap, topic: str, outcome: Outcome) -> None:
+    def __init__(self, bootstrap: Bootstrap, topic: str, outcome: ProduceCounts) -> None:
         self._bootstrap, self._topic, self._outcome = bootstrap, topic, outcome
         self._confirmed = 0
         self._since_s = self._asked_s = time.monotonic()
@@ -65,7 +65,7 @@ class _Refusals:
         return (row.error_message or ErrorCode.kafka_storage_error.name) if is_full else None
 
 
-class Outcome:
+class ProduceCounts:
     """Counts records that the broker confirmed and refused."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ def send_records(
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "linger.ms": 5,
     }
-    producer, outcome, started = Producer(settings), Outcome(), time.monotonic()
+    producer, outcome, started = Producer(settings), ProduceCounts(), time.monotonic()
     refusals = _Refusals(bootstrap, topic, outcome)
     show, signals = _progress(outcome, noun), Deferred().install()
     refusal: str | None = None
@@ -183,7 +183,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def say_summary(topic: str, outcome: Outcome, seconds: float, noun: str = "record") -> None:
+def say_summary(topic: str, outcome: ProduceCounts, seconds: float, noun: str = "record") -> None:
     """Print on stderr how many records were confirmed, and how fast."""
     over_progress = "\r" if sys.stderr.isatty() else ""
     click.echo(
@@ -242,7 +242,7 @@ def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes
             yield key, value
 
 
-def _progress(outcome: Outcome, noun: str) -> Callable[[], None]:
+def _progress(outcome: ProduceCounts, noun: str) -> Callable[[], None]:
     """Shows the number of confirmed records while they are sent, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return lambda: None

@@ -207,9 +207,9 @@ def _config(
     Raises CommandFailed."""
     from kbroker import plugins
     from kbroker.errors import OperatorError
-    from kbroker.settings.altering import BrokerConfig, Setting, SettingsRefused
+    from kbroker.settings.altering import BrokerConfig, GivenSetting, SettingsRefused
 
-    given = [Setting(*each) for each in settings(context, configs)]
+    given = [GivenSetting(*each) for each in settings(context, configs)]
     places = {setting.name: setting.where for setting in given}
     state = "state_storage" if state_storage else "storage"
     try:

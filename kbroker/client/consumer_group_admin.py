@@ -33,7 +33,7 @@ Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 """Partitions by topic name."""
 
 
-class ConsumerMember(NamedTuple):
+class ConsumerMemberDescription(NamedTuple):
     """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` are None in classic
     groups. `is_classic`: the member uses the classic protocol in a KIP-848 group; None if the
     broker does not report it (ConsumerGroupDescribe 0)."""
@@ -51,7 +51,7 @@ class ConsumerMember(NamedTuple):
     is_classic: bool | None
 
 
-class ConsumerGroup(NamedTuple):
+class ConsumerGroupDescription(NamedTuple):
     """`type`: CLASSIC or CONSUMER. `assignor`: empty if a classic group has not chosen one. Epochs
     are None in classic groups."""
 
@@ -61,7 +61,7 @@ class ConsumerGroup(NamedTuple):
     assignor: str
     group_epoch: int | None
     assignment_epoch: int | None
-    members: tuple[ConsumerMember, ...]
+    members: tuple[ConsumerMemberDescription, ...]
 
 
 class CommittedOffset(NamedTuple):
@@ -83,10 +83,10 @@ def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[
 
 def describe_consumer_groups(
     connection: Connection, group_ids: Sequence[str]
-) -> list[ConsumerGroup | KafkaError]:
+) -> list[ConsumerGroupDescription | KafkaError]:
     """One result for each id, in order. An id without a group gets group_id_not_found; a group that
     is no consumer group gets that or inconsistent_group_protocol."""
-    found: dict[str, ConsumerGroup | KafkaError] = {}
+    found: dict[str, ConsumerGroupDescription | KafkaError] = {}
     if group_ids and key_of("consumer_group_describe") in connection.served_versions():
         answer = connection.call(
             "consumer_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False
@@ -102,15 +102,15 @@ def describe_consumer_groups(
     return [found[each] for each in group_ids]
 
 
-def _is_not_found(found: ConsumerGroup | KafkaError | None) -> bool:
+def _is_not_found(found: ConsumerGroupDescription | KafkaError | None) -> bool:
     return found is None or (isinstance(found, KafkaError) and found.code is ErrorCode.group_id_not_found)
 
 
-def _consumer_group(row: Entity) -> ConsumerGroup | KafkaError:
+def _consumer_group(row: Entity) -> ConsumerGroupDescription | KafkaError:
     if row.error_code is not ErrorCode.none:
         return refusal(row, "describe", row.group_id)
     members = tuple(sorted(_consumer_member(each) for each in row.members))
-    return ConsumerGroup(
+    return ConsumerGroupDescription(
         row.group_id,
         CONSUMER,
         row.group_state,
@@ -121,9 +121,9 @@ def _consumer_group(row: Entity) -> ConsumerGroup | KafkaError:
     )
 
 
-def _consumer_member(row: Entity) -> ConsumerMember:
+def _consumer_member(row: Entity) -> ConsumerMemberDescription:
     kind = getattr(row, "member_type", -1)
-    return ConsumerMember(
+    return ConsumerMemberDescription(
         row.member_id,
         row.instance_id,
         row.client_id,
@@ -142,7 +142,7 @@ def _partitions(assignment: Entity) -> Assignment:
     return {row.topic_name: tuple(sorted(row.partitions)) for row in assignment.topic_partitions}
 
 
-def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
+def _classic_group(row: Entity) -> ConsumerGroupDescription | KafkaError:
     if row.error_code is not ErrorCode.none:
         return refusal(row, "describe", row.group_id)
     if row.group_state == _DEAD:
@@ -151,10 +151,12 @@ def _classic_group(row: Entity) -> ConsumerGroup | KafkaError:
         text = f"Group {row.group_id} is no consumer group: its protocol type is {row.protocol_type}."
         return KafkaError(ErrorCode.inconsistent_group_protocol, text)
     members = tuple(sorted(_classic_member(each) for each in row.members))
-    return ConsumerGroup(row.group_id, CLASSIC, row.group_state, row.protocol_data, None, None, members)
+    return ConsumerGroupDescription(
+        row.group_id, CLASSIC, row.group_state, row.protocol_data, None, None, members
+    )
 
 
-def _classic_member(row: Entity) -> ConsumerMember:
+def _classic_member(row: Entity) -> ConsumerMemberDescription:
     topics: tuple[str, ...] = ()
     rack_id: str | None = None
     assigned: dict[str, tuple[int, ...]] = {}
@@ -166,7 +168,7 @@ def _classic_member(row: Entity) -> ConsumerMember:
             name: tuple(sorted(numbers))
             for name, numbers in read_assignment(row.member_assignment).partitions.items()
         }
-    return ConsumerMember(
+    return ConsumerMemberDescription(
         row.member_id,
         getattr(row, "group_instance_id", None),
         row.client_id,

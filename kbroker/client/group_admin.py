@@ -27,13 +27,13 @@ class Group(NamedTuple):
     protocol: str
 
 
-class Coordinator(NamedTuple):
+class CoordinatorNode(NamedTuple):
     node_id: int
     host: str
     port: int
 
 
-class ShareMember(NamedTuple):
+class ShareMemberDescription(NamedTuple):
     """`assignment`: partitions by topic name."""
 
     member_id: str
@@ -44,13 +44,13 @@ class ShareMember(NamedTuple):
     assignment: Mapping[str, tuple[int, ...]]
 
 
-class ShareGroup(NamedTuple):
+class ShareGroupDescription(NamedTuple):
     group_id: str
     state: str
     group_epoch: int
     assignment_epoch: int
     assignor: str
-    members: tuple[ShareMember, ...]
+    members: tuple[ShareMemberDescription, ...]
 
 
 class TopicPartition(NamedTuple):
@@ -107,16 +107,16 @@ def kind_of_group(group_type: str) -> str:
     return f"a {'consumer' if group_type == 'classic' else group_type} group"
 
 
-def find_coordinators(connection: Caller, group_ids: Sequence[str]) -> dict[str, Coordinator]:
+def find_coordinators(connection: Caller, group_ids: Sequence[str]) -> dict[str, CoordinatorNode]:
     """The broker that coordinates each group, whether the group exists or not. Raises
     KafkaError."""
     answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))
     for row in answer.coordinators:
         check(row.error_code, row.error_message, needs="describe", name=row.key)
-    return {row.key: Coordinator(row.node_id, row.host, row.port) for row in answer.coordinators}
+    return {row.key: CoordinatorNode(row.node_id, row.host, row.port) for row in answer.coordinators}
 
 
-def describe_share_group(connection: Caller, group_id: str) -> ShareGroup:
+def describe_share_group(connection: Caller, group_id: str) -> ShareGroupDescription:
     """Raises KafkaError(group_id_not_found) if the group does not exist or has another type."""
     (group,) = describe_share_groups(connection, [group_id])
     if isinstance(group, KafkaError):
@@ -124,7 +124,9 @@ def describe_share_group(connection: Caller, group_id: str) -> ShareGroup:
     return group
 
 
-def describe_share_groups(connection: Caller, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
+def describe_share_groups(
+    connection: Caller, group_ids: Sequence[str]
+) -> list[ShareGroupDescription | KafkaError]:
     """One result for each id, in order; group_id_not_found if the group does not exist or has
     another type."""
     answer = connection.call(
@@ -134,20 +136,22 @@ def describe_share_groups(connection: Caller, group_ids: Sequence[str]) -> list[
     return [_share_group(rows[group_id]) for group_id in group_ids]
 
 
-def _share_group(row: Entity) -> ShareGroup | KafkaError:
+def _share_group(row: Entity) -> ShareGroupDescription | KafkaError:
     if row.error_code is not ErrorCode.none:
         why = lacking(row.error_code, "describe", row.group_id)
         return KafkaError(row.error_code, why or row.error_message)
     members = tuple(sorted(_share_member(member) for member in row.members))
-    return ShareGroup(
+    return ShareGroupDescription(
         row.group_id, row.group_state, row.group_epoch, row.assignment_epoch, row.assignor_name, members
     )
 
 
-def _share_member(row: Entity) -> ShareMember:
+def _share_member(row: Entity) -> ShareMemberDescription:
     assignment = {part.topic_name: tuple(sorted(part.partitions)) for part in row.assignment.topic_partitions}
     topics = tuple(sorted(row.subscribed_topic_names))
-    return ShareMember(row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment)
+    return ShareMemberDescription(
+        row.member_id, row.member_epoch, row.client_id, row.client_host, topics, assignment
+    )
 
 
 def delete_groups(connection: Caller, group_ids: Iterable[str]) -> dict[str, KafkaError]:

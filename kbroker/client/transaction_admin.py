@@ -71,7 +71,7 @@ class Transaction(NamedTuple):
         return self.is_open and place.partition in self.partitions.get(place.topic, ())
 
 
-class Producer(NamedTuple):
+class ProducerDescription(NamedTuple):
     """A producer that a log knows. None: `last_sequence` after a marker alone, `coordinator_epoch`
     before the first marker, `open_from` without an open transaction."""
 
@@ -198,11 +198,11 @@ def _why_not(transactional_id: str, code: ErrorCode) -> str:
 
 def describe_producers(
     connection: Connection, places: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[Producer, ...] | KafkaError]:
+) -> dict[TopicPartition, tuple[ProducerDescription, ...] | KafkaError]:
     """The producers that each log knows, sorted by id. Sends a request for every few hundred
     logs."""
     every = list(places)
-    found: dict[TopicPartition, tuple[Producer, ...] | KafkaError] = {}
+    found: dict[TopicPartition, tuple[ProducerDescription, ...] | KafkaError] = {}
     for first in range(0, len(every), _PARTITIONS_AT_ONCE):
         wanted = by_topic(every[first : first + _PARTITIONS_AT_ONCE])
         rows = [{"name": topic, "partition_indexes": tuple(numbers)} for topic, numbers in wanted.items()]
@@ -215,7 +215,7 @@ def describe_producers(
     return found
 
 
-def _producers(topic: str, row: Entity) -> tuple[Producer, ...] | KafkaError:
+def _producers(topic: str, row: Entity) -> tuple[ProducerDescription, ...] | KafkaError:
     if row.error_code is ErrorCode.unknown_topic_or_partition:
         return KafkaError(row.error_code, f"there is no partition {row.partition_index} of topic {topic}")
     if row.error_code is not ErrorCode.none:
@@ -224,8 +224,8 @@ def _producers(topic: str, row: Entity) -> tuple[Producer, ...] | KafkaError:
     return tuple(sorted(map(_producer, row.active_producers)))
 
 
-def _producer(row: Entity) -> Producer:
-    return Producer(
+def _producer(row: Entity) -> ProducerDescription:
+    return ProducerDescription(
         row.producer_id,
         row.producer_epoch,
         _if_any(row.last_sequence),
@@ -262,7 +262,7 @@ def fence(connection: Connection, transactional_id: str, timeout_ms: int) -> Fen
         time.sleep(_RETRY_S)
 
 
-def abort_in_log(connection: Connection, place: TopicPartition, producer: Producer) -> None:
+def abort_in_log(connection: Connection, place: TopicPartition, producer: ProducerDescription) -> None:
     """End a producer's transaction in one log with an abort marker, as Kafka's
     Admin.abortTransaction does. The coordinator is not involved. Raises KafkaError."""
     marker = {

@@ -34,7 +34,7 @@ from kbroker.groups.consumer.coordinator import CONSUMER_RECORD_TYPES, ConsumerG
 from kbroker.groups.consumer.messages import ConsumerGroupsStatistics
 from kbroker.groups.consumer.mixed import MixedGroups
 from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds, ListedGroup
-from kbroker.groups.offsets.committed import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
+from kbroker.groups.offsets.committed import OffsetRetention, Offsets, OffsetsByTopic, OffsetsStatistics
 from kbroker.groups.offsets.messages import CommitRequest, OffsetErrors
 from kbroker.groups.outcome import (
     ApplyOffsets,
@@ -257,7 +257,7 @@ class Groups(Coordinator):
         if kind not in (CLASSIC, CONSUMER) or (kind == CLASSIC and not self.classic.may_expire(group_id)):
             return Outcome()
         counted_from_ms = self.classic.empty_since_ms(group_id) if kind == CLASSIC else None
-        retention = Retention(counted_from_ms, self._subscribed_topics(group_id))
+        retention = OffsetRetention(counted_from_ms, self._subscribed_topics(group_id))
         outcome = self.offsets.expire(group_id, retention, now_ms=now_ms)
         nothing_left = outcome.reply
         if nothing_left and self._part_of(group_id).is_empty(group_id):

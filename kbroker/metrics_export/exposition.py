@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from kbroker.broker.broker import Broker
 from kbroker.metrics_export.broker_numbers import add_broker
 from kbroker.metrics_export.consumer_numbers import add_consumer_groups
-from kbroker.metrics_export.scrape import Scrape, Turns
+from kbroker.metrics_export.scrape import Scrape, ScrapeTurns
 from kbroker.metrics_export.share_numbers import SharePartitionNumbers, add_groups
 
 _END = b"# EOF\n"
@@ -39,7 +39,7 @@ class MetricsExport:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._share_partitions = SharePartitionNumbers(broker)
-        self._turns = Turns()
+        self._turns = ScrapeTurns()
         self._process = ProcessCollector(registry=None)
 
     async def scrape(self, accept: str) -> Exposition:

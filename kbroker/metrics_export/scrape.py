@@ -31,7 +31,7 @@ SAMPLES_AT_ONCE = 200
 _MOMENT_S = 0.002
 
 
-class Turns:
+class ScrapeTurns:
     """The pace of all scrapes of a broker: each works for a moment, and after each such moment none
     of them works for as long."""
 
@@ -49,7 +49,7 @@ class Pace:
     """The pace of one scrape. Call `rest()` after every small piece of work; most calls return at
     once."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ScrapeTurns) -> None:
         self._turns = turns
         self._began = perf_counter()
 
@@ -71,7 +71,7 @@ class _Values:
 class Scrape:
     """`pace`: that of this scrape."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ScrapeTurns) -> None:
         self.pace = Pace(turns)
         self._values = {name: _Values() for name, each in METRICS.items() if each.kind != "histogram"}
         self._histograms: dict[str, list[Sample]] = {

@@ -22,7 +22,7 @@ _READ_AHEAD_BYTES = 256 << 10
 CAUSES = {cause.name.lower(): MESSAGES[cause] for cause in DeadLetterCause}
 
 
-class DeadLetter(NamedTuple):
+class StoredDeadLetter(NamedTuple):
     """`record`: as stored in `partition` of the dead letter topic."""
 
     partition: int
@@ -71,7 +71,7 @@ class Choice:
     until_ms: int | None = None
     places: tuple[tuple[int, int], ...] = ()
 
-    def takes(self, letter: DeadLetter) -> bool:
+    def takes(self, letter: StoredDeadLetter) -> bool:
         return (
             self.group in (None, letter.origin.group_id)
             and self.source_topic in (None, letter.origin.topic)
@@ -88,14 +88,14 @@ def read_dead_letters(
     ends: Mapping[int, Bounds],
     choice: Choice,
     on_damage: Callable[[Damage], None] = ignore_damage,
-) -> Iterator[DeadLetter]:
+) -> Iterator[StoredDeadLetter]:
     """In the order of partitions and offsets, without unreadable records and those that are no dead
     letters."""
     for partition, (start, end) in sorted(ends.items()):
         first, last = _span(choice, partition, start, end)
         for record in read_records(connection, topic, partition, first, last, on_damage):
             origin = origin_of(record.headers)
-            letter = None if origin is None else DeadLetter(partition, record, origin)
+            letter = None if origin is None else StoredDeadLetter(partition, record, origin)
             if letter is not None and choice.takes(letter):
                 yield letter
 
@@ -120,7 +120,7 @@ class Originals:
         self._ends: dict[tuple[str, int], int] = {}
         self._records: dict[tuple[str, int], dict[int, Record]] = {}
 
-    def get(self, letter: DeadLetter) -> Record | None:
+    def get(self, letter: StoredDeadLetter) -> Record | None:
         """None if the record is gone or unreadable."""
         origin = letter.origin
         known = self._records.get((origin.topic, origin.partition), {})

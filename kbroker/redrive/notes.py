@@ -40,7 +40,7 @@ Runs = dict[int, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class RedriveWish:
     """The options of a redrive.
 
     - `to_topic`: None sends each record to its own topic
@@ -65,7 +65,7 @@ class Started:
     topic_id: UUID
     ends: Mapping[int, int]
     targets: Mapping[str, tuple[UUID, Mapping[int, int]]]
-    wish: Wish
+    wish: RedriveWish
     producer_id: int
     started_ms: int
 
@@ -99,7 +99,7 @@ class Started:
             topic_id=UUID(values["topic_id"]),
             ends=ends,
             targets=targets,
-            wish=Wish(**{**wish, "choice": Choice(**choice)}),
+            wish=RedriveWish(**{**wish, "choice": Choice(**choice)}),
         )
 
 

@@ -31,11 +31,11 @@ from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import Damage, bounds, new_producer_id
 from kbroker.clock import wall_clock_ms
 from kbroker.redrive.dead_letters import read_dead_letters
-from kbroker.redrive.notes import Notes, Redrive, Started, Wish
+from kbroker.redrive.notes import Notes, Redrive, RedriveWish, Started
 from kbroker.redrive.sending import RedriveRefused, Sending, Summary, Target, place_of, target_of
 
 
-class Plan(NamedTuple):
+class RedrivePlan(NamedTuple):
     """The effect of a redrive: numbers of dead letters by target and of those that other redrives
     have sent, and lines that name unreadable parts of the topic."""
 
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     left_out: list[str]
 
 
-def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan:
+def plan(connection: Connection, notes: Notes, topic: Topic, wish: RedriveWish) -> RedrivePlan:
     """Without sending or noting anything. Raises RedriveRefused, KafkaError."""
     width = _width(connection, wish)
     redriven = {} if wish.again else notes.redriven(topic.topic_id)
@@ -58,10 +58,10 @@ def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan
             skipped += 1
         else:
             targets[target_of(letter, wish, width)] += 1
-    return Plan(targets, skipped, list(map(str, damaged)))
+    return RedrivePlan(targets, skipped, list(map(str, damaged)))
 
 
-def _width(connection: Connection, wish: Wish) -> int:
+def _width(connection: Connection, wish: RedriveWish) -> int:
     found = [each for each in topics(connection) if each.name == wish.to_topic]
     if wish.to_topic is not None and not found:
         raise RedriveRefused(f"there is no topic {wish.to_topic}")
@@ -72,7 +72,7 @@ def redrive(
     connection: Connection,
     topic: Topic,
     name: str,
-    wish: Wish,
+    wish: RedriveWish,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Summary:
     """Start or resume the redrive `name`. Everything that the summary counts as sent is
@@ -110,7 +110,7 @@ def _refuse_beside(others: Iterable[Redrive], topic: Topic) -> None:
             )
 
 
-def _options(wish: Wish) -> str:
+def _options(wish: RedriveWish) -> str:
     """As options of the command line."""
     choice = wish.choice
     values: Mapping[str, str | None] = {
@@ -137,7 +137,7 @@ def _time(since_1970_ms: int | None) -> str | None:
     )
 
 
-def _started(connection: Connection, topic: Topic, name: str, wish: Wish) -> Started:
+def _started(connection: Connection, topic: Topic, name: str, wish: RedriveWish) -> Started:
     spans = bounds(connection, topic)
     width = _width(connection, wish)
     by_name = {each.name: each for each in topics(connection)}

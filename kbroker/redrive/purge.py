@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kbroker.client.admin import Topic
 from kbroker.client.rpc import Connection
 from kbroker.client.topic_logs import Bounds, read_batches
-from kbroker.redrive.dead_letters import DeadLetter
+from kbroker.redrive.dead_letters import StoredDeadLetter
 from kbroker.share.dead_letter import origin_of
 
 
@@ -34,8 +34,8 @@ def purges(
     connection: Connection,
     topic: Topic,
     spans: Mapping[int, Bounds],
-    is_meant: Callable[[DeadLetter], bool],
-    is_redriven: Callable[[DeadLetter], bool],
+    is_meant: Callable[[StoredDeadLetter], bool],
+    is_redriven: Callable[[StoredDeadLetter], bool],
 ) -> list[PartitionPurge]:
     """By partition. Records that are no dead letters, and batches that cannot be read to their end,
     are never selected. Reads the topic from its start to the ends in `spans`."""
@@ -50,8 +50,8 @@ def _purge(
     topic: Topic,
     partition: int,
     span: Bounds,
-    is_meant: Callable[[DeadLetter], bool],
-    is_redriven: Callable[[DeadLetter], bool],
+    is_meant: Callable[[StoredDeadLetter], bool],
+    is_redriven: Callable[[StoredDeadLetter], bool],
 ) -> PartitionPurge:
     kept_from: int | None = None
     letters = not_redriven = staying = 0
@@ -60,7 +60,7 @@ def _purge(
             kept_from = header.base_offset
         for record in records:
             origin = origin_of(record.headers)
-            letter = None if origin is None else DeadLetter(partition, record, origin)
+            letter = None if origin is None else StoredDeadLetter(partition, record, origin)
             if letter is None or not is_meant(letter):
                 kept_from = record.offset if kept_from is None else kept_from
             elif kept_from is not None:

@@ -24,8 +24,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT
-from kbroker.redrive.dead_letters import DeadLetter, Originals, read_dead_letters
-from kbroker.redrive.notes import Notes, Place, Redrive, Started, Wish
+from kbroker.redrive.dead_letters import Originals, StoredDeadLetter, read_dead_letters
+from kbroker.redrive.notes import Notes, Place, Redrive, RedriveWish, Started
 from kbroker.share.runs import runs_of
 
 HEADER = "__kbroker.redrive"
@@ -48,7 +48,7 @@ class Target(NamedTuple):
     partition: int
 
 
-def target_of(letter: DeadLetter, wish: Wish, width: int) -> Target:
+def target_of(letter: StoredDeadLetter, wish: RedriveWish, width: int) -> Target:
     """The record's own partition, modulo the `width` of a topic with fewer partitions."""
     origin = letter.origin
     return (
@@ -58,7 +58,7 @@ def target_of(letter: DeadLetter, wish: Wish, width: int) -> Target:
     )
 
 
-def place_of(letter: DeadLetter) -> Place:
+def place_of(letter: StoredDeadLetter) -> Place:
     return letter.partition, letter.offset
 
 
@@ -176,7 +176,7 @@ class Sending:
         for lane in self._lanes.values():
             self._flush(lane)
 
-    def _letters(self, *, is_first: bool) -> Iterator[DeadLetter]:
+    def _letters(self, *, is_first: bool) -> Iterator[StoredDeadLetter]:
         now = bounds(self._connection, self._topic)
         spans = {
             p: Bounds(now[p].start_offset, min(end, now[p].end_offset))
@@ -244,7 +244,7 @@ class Sending:
                 f"records of {name}-{partition} were deleted, so that nobody can tell whether it was sent"
             )
 
-    def _add(self, lane: _Lane, letter: DeadLetter) -> None:
+    def _add(self, lane: _Lane, letter: StoredDeadLetter) -> None:
         record = self._record_of(letter)
         if record is None:
             self._give_up(
@@ -311,7 +311,7 @@ class Sending:
             self._unnoted.clear()
         self._on_progress(self._offsets_done, self._offsets)
 
-    def _record_of(self, letter: DeadLetter) -> Record | None:
+    def _record_of(self, letter: StoredDeadLetter) -> Record | None:
         """The record to send: the dead letter's copy, or the original if it still exists. Its
         schedule is dropped unless the redrive keeps schedules."""
         found = (
@@ -325,7 +325,7 @@ class Sending:
         kept = tuple(each for each in found.headers if each[0] not in dropped)
         return Record(0, wall_clock_ms(), found.key, found.value, (*kept, (HEADER, self._mark(letter))))
 
-    def _mark(self, letter: DeadLetter) -> bytes:
+    def _mark(self, letter: StoredDeadLetter) -> bytes:
         started = self._started
         values = {"name": started.redrive, "topic": started.topic, "topic_id": str(started.topic_id)}
         return json.dumps({**values, "partition": letter.partition, "offset": letter.offset}).encode()

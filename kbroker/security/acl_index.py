@@ -24,7 +24,7 @@ FEW: Final = 16
 _Key: TypeAlias = tuple[str, str | AddressRange]
 
 
-class Entry(Protocol):
+class AclEntry(Protocol):
     """An ACL entry (acls.py), as far as it is known here."""
 
     @property
@@ -36,7 +36,7 @@ class Entry(Protocol):
     def has_host(self, host: str, /) -> bool: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=AclEntry)
 
 
 class PatternEntries(dict[E, None]):
@@ -117,7 +117,7 @@ class _ByClient(Generic[E]):
                 yield from self._acls.get((principal, its), ())
 
 
-def _key_of(acl: Entry) -> _Key | None:
+def _key_of(acl: AclEntry) -> _Key | None:
     if not is_range(acl.host):
         return acl.principal, canonical_host(acl.host)
     return None if acl.range is None else (acl.principal, acl.range)

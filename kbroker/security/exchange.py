@@ -45,7 +45,7 @@ class Found(NamedTuple):
     is_known: bool
 
 
-class Users(Protocol):
+class UserLookup(Protocol):
     def for_scram(self, name: str, mechanism: ScramMechanism) -> Found:
         """The user's credential for this mechanism."""
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.errors import ErrorCode
 from kbroker.formats.security_values import ScramMechanism
-from kbroker.security.exchange import AuthenticationFailed, Derivation, Exchange, Reply, Users
+from kbroker.security.exchange import AuthenticationFailed, Derivation, Exchange, Reply, UserLookup
 from kbroker.security.oauth import OAUTHBEARER, BearerServer, TokenCheck
 from kbroker.security.oauth_tokens import Bearer
 from kbroker.security.plain import PlainServer
@@ -48,7 +48,7 @@ LATE_AUTHENTICATE: Final = "SaslAuthenticate request received after successful a
 _LEAST_BETWEEN_RENEWALS_MS: Final = 1000
 
 
-class Stage(Enum):
+class SaslStage(Enum):
     INITIAL = auto()
     HANDSHAKE = auto()
     TOKENS = auto()
@@ -108,13 +108,13 @@ class Sasl:
     - `max_session_ms`: 0: sessions have no end"""
 
     def __init__(
-        self, mechanisms: Sequence[str], users: Users, new_nonce: Callable[[], str], max_session_ms: int
+        self, mechanisms: Sequence[str], users: UserLookup, new_nonce: Callable[[], str], max_session_ms: int
     ) -> None:
         self._mechanisms = mechanisms
         self._users = users
         self._new_nonce = new_nonce
         self._max_session_ms = max_session_ms
-        self.stage = Stage.INITIAL
+        self.stage = SaslStage.INITIAL
         self.takes_raw_tokens = False
         self.mechanism: str | None = None
         """Of the session, or of the log-in under way."""
@@ -131,26 +131,26 @@ class Sasl:
     def admit(self, api_key: int, now_ms: float) -> Admission:
         """Call it for every request, in order, before it is served."""
         match self.stage:
-            case Stage.READY:
+            case SaslStage.READY:
                 return self._admit_to_session(api_key, now_ms)
-            case Stage.INITIAL if api_key in (API_VERSIONS_KEY, HANDSHAKE_KEY):
+            case SaslStage.INITIAL if api_key in (API_VERSIONS_KEY, HANDSHAKE_KEY):
                 return Admission.SERVE
-            case Stage.HANDSHAKE if api_key == HANDSHAKE_KEY:
+            case SaslStage.HANDSHAKE if api_key == HANDSHAKE_KEY:
                 return Admission.SERVE
-            case Stage.TOKENS if not self.takes_raw_tokens:
+            case SaslStage.TOKENS if not self.takes_raw_tokens:
                 if api_key == AUTHENTICATE_KEY:
                     return Admission.SERVE
-                self.stage = Stage.FAILED
+                self.stage = SaslStage.FAILED
                 return Admission.ILLEGAL
-        self.stage = Stage.FAILED
+        self.stage = SaslStage.FAILED
         return Admission.CLOSE
 
     def _admit_to_session(self, api_key: int, now_ms: float) -> Admission:
         if api_key == HANDSHAKE_KEY and self._may_renew(now_ms):
             self._renewed_ms = now_ms
-            self.stage = Stage.HANDSHAKE
+            self.stage = SaslStage.HANDSHAKE
         elif now_ms > self._ends_ms:
-            self.stage = Stage.FAILED
+            self.stage = SaslStage.FAILED
             return Admission.EXPIRED
         return Admission.SERVE
 
@@ -160,25 +160,25 @@ class Sasl:
 
     def api_versions_answered(self) -> None:
         """An admitted ApiVersions was answered without an error."""
-        if self.stage is Stage.INITIAL:
-            self.stage = Stage.HANDSHAKE
+        if self.stage is SaslStage.INITIAL:
+            self.stage = SaslStage.HANDSHAKE
 
     def handshake(self, version: int, mechanism: str) -> Handshake:
         """An admitted SaslHandshake."""
-        if self.stage is Stage.READY:
+        if self.stage is SaslStage.READY:
             return Handshake(ErrorCode.illegal_sasl_state, ())
         is_renewal = self.principal is not None
         if mechanism not in self._mechanisms:
-            self.stage = Stage.FAILED
+            self.stage = SaslStage.FAILED
             return Handshake(ErrorCode.unsupported_sasl_mechanism, self._mechanisms)
         if is_renewal and version == 0:  # Its tokens would look like requests.
-            self.stage = Stage.FAILED
+            self.stage = SaslStage.FAILED
             return Handshake(ErrorCode.illegal_sasl_state, ())
         self._requested = mechanism
         self.mechanism = self.mechanism or mechanism
         self.takes_raw_tokens = version == 0
         self._exchange = self._begin(mechanism)
-        self.stage = Stage.TOKENS
+        self.stage = SaslStage.TOKENS
         return Handshake(ErrorCode.none, self._mechanisms)
 
     def _begin(self, mechanism: str) -> Exchange | BearerServer:
@@ -201,7 +201,7 @@ class Sasl:
     def authenticate(self, token: bytes, now_ms: float) -> Step:
         """The client's next token, from an admitted SaslAuthenticate or raw. After a Derivation
         call `derived` before anything else, and after a TokenCheck `checked`."""
-        if self.stage is Stage.READY:
+        if self.stage is SaslStage.READY:
             return Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
         assert self._exchange is not None
         if self._requested != self.mechanism:
@@ -247,7 +247,7 @@ class Sasl:
         self.principal = principal
         self._exchange = None
         self.takes_raw_tokens = False
-        self.stage = Stage.READY
+        self.stage = SaslStage.READY
         limits_ms = [self._max_session_ms] if self._max_session_ms > 0 else []
         limits_ms += [] if reply.lifetime_ms is None else [reply.lifetime_ms]
         lifetime_ms = min(limits_ms, default=0)
@@ -255,7 +255,7 @@ class Sasl:
         return Authenticated(reply.token, lifetime_ms, is_renewal)
 
     def _refuse(self, message: str) -> Refused:
-        self.stage = Stage.FAILED
+        self.stage = SaslStage.FAILED
         self.takes_raw_tokens = False
         self._exchange = None
         return Refused(ErrorCode.sasl_authentication_failed, message)

@@ -96,7 +96,7 @@ def _hash(value: str) -> bytes:
     return hashlib.sha256(value.encode("utf-8", "replace")).digest()
 
 
-class Caller(NamedTuple):
+class AdminCaller(NamedTuple):
     """- `is_known`: it has logged in
     - `rights`: None: it may do everything, if it is known
     - `session`: of a browser"""
@@ -124,7 +124,7 @@ class AdminAccess:
     # -- the client
     # ----------------------------------------------------------------------------------------------
 
-    async def caller_of(self, request: HttpRequest) -> Caller:
+    async def caller_of(self, request: HttpRequest) -> AdminCaller:
         """Raises HttpRefusal if what it has sent to prove its identity is wrong."""
         if (sent := request.headers.get("authorization")) is not None:
             return self._caller(request, await self._authorized(sent, request))
@@ -138,11 +138,13 @@ class AdminAccess:
                 raise HttpRefusal(403, "no rule of ssl.principal.mapping.rules matches your certificate")
             if named != ANONYMOUS:
                 return self._caller(request, named)
-        return Caller(ANONYMOUS, is_known=False, rights=self._acls.rights_of(ANONYMOUS, request.peer.host))
+        return AdminCaller(
+            ANONYMOUS, is_known=False, rights=self._acls.rights_of(ANONYMOUS, request.peer.host)
+        )
 
-    def _caller(self, request: HttpRequest, principal: Principal) -> Caller:
+    def _caller(self, request: HttpRequest, principal: Principal) -> AdminCaller:
         rights = None if principal == TOKEN_OWNER else self._acls.rights_of(principal, request.peer.host)
-        return Caller(principal, is_known=True, rights=rights)
+        return AdminCaller(principal, is_known=True, rights=rights)
 
     async def _authorized(self, sent: str, request: HttpRequest) -> Principal:
         scheme, _, value = sent.partition(" ")
@@ -179,7 +181,7 @@ class AdminAccess:
     # ----------------------------------------------------------------------------------------------
 
     async def check(
-        self, action: AdminAction, names: Mapping[str, str], request: HttpRequest, caller: Caller
+        self, action: AdminAction, names: Mapping[str, str], request: HttpRequest, caller: AdminCaller
     ) -> None:
         """`names`: of resources, by their kind in capitals. Raises HttpRefusal."""
         needs = NEEDS[action.name]
@@ -204,7 +206,7 @@ class AdminAccess:
             raise HttpRefusal(303, self.how(), ("location", f"/log-in?next={place}"))
         raise self._unknown(request, self.how())
 
-    def check_csrf(self, request: HttpRequest, caller: Caller, sent: str | None = None) -> None:
+    def check_csrf(self, request: HttpRequest, caller: AdminCaller, sent: str | None = None) -> None:
         """Of a change by a session. `sent`: of a form. Raises HttpRefusal."""
         found = sent if sent is not None else request.headers.get(CSRF_HEADER, "")
         if caller.session is not None and not _same(found, caller.session.csrf):
@@ -239,7 +241,7 @@ class AdminAccess:
         return f"{self._cookie}={value}; Path=/; Max-Age={lifetime_s}; HttpOnly; SameSite=Strict{secure}"
 
 
-def _check_right(caller: Caller, operation: Operation, kind: ResourceType, name: str) -> None:
+def _check_right(caller: AdminCaller, operation: Operation, kind: ResourceType, name: str) -> None:
     if caller.rights is not None and not caller.rights.allows(operation, kind, name):
         raise refusal(kind)
 

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
 from kbroker.api import ADMIN_ACTIONS, AdminAction
-from kbroker.server.admin_access import AdminAccess, Caller
+from kbroker.server.admin_access import AdminAccess, AdminCaller
 from kbroker.server.admin_requests import HttpAnswer, HttpRefusal, HttpRequest, wrong_method
 
 Names: TypeAlias = Mapping[str, str]
 """Of resources, from the path and the query, by their kind in capitals."""
-ActionView: TypeAlias = Callable[[HttpRequest, Caller, Names], Awaitable[HttpAnswer]]
+ActionView: TypeAlias = Callable[[HttpRequest, AdminCaller, Names], Awaitable[HttpAnswer]]
 """Called for clients that have the rights of its row. As a View otherwise."""
 
 FORMS: Final = frozenset({"log_in", "log_out"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from kbroker.api import ADMIN_ACTIONS
-from kbroker.server.admin_access import AdminAccess, Caller
+from kbroker.server.admin_access import AdminAccess, AdminCaller
 from kbroker.server.admin_actions import ActionView, Names
 from kbroker.server.admin_log_ins import TOKEN_OWNER
 from kbroker.server.admin_pages import log_in_page, start_page
@@ -27,7 +27,7 @@ class AdminForms:
             "log_out": self._log_out,
         }
 
-    async def _start_page(self, request: HttpRequest, caller: Caller, _: Names) -> HttpAnswer:
+    async def _start_page(self, request: HttpRequest, caller: AdminCaller, _: Names) -> HttpAnswer:
         if not request.wants_html:
             listed = [each for each in ADMIN_ACTIONS.values() if each.summary]
             return json_answer({"views": {_shown(each.method, each.path): each.summary for each in listed}})
@@ -35,12 +35,12 @@ class AdminForms:
         csrf = None if caller.session is None else caller.session.csrf
         return start_page(name if caller.is_known else None, csrf)
 
-    async def _log_in_page(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+    async def _log_in_page(self, request: HttpRequest, _: AdminCaller, names: Names) -> HttpAnswer:
         await self._access.log_ins.make_token()
         place = _own_path(request.query.get("next", "/"))
         return log_in_page(have_users=self._access.log_ins.have_users, place=place)
 
-    async def _log_in(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+    async def _log_in(self, request: HttpRequest, _: AdminCaller, names: Names) -> HttpAnswer:
         form = await _form(request)
         place = _own_path(form.get("next", "/"))
         log_ins, host = self._access.log_ins, request.peer.host
@@ -56,7 +56,7 @@ class AdminForms:
         self._access.end_session(request)
         return see_other(place, self._access.begin_session(proved))
 
-    async def _log_out(self, request: HttpRequest, caller: Caller, _: Names) -> HttpAnswer:
+    async def _log_out(self, request: HttpRequest, caller: AdminCaller, _: Names) -> HttpAnswer:
         form = await _form(request)
         self._access.check_csrf(request, caller, form.get("csrf", ""))
         return see_other("/", self._access.end_session(request))

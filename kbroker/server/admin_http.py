@@ -30,8 +30,8 @@ import trio
 from kbroker.seldom import Seldom
 from kbroker.server.admin_requests import (
     MAX_BODY_BYTES,
-    Client,
     HttpAnswer,
+    HttpPeer,
     HttpRefusal,
     Names,
     View,
@@ -151,7 +151,7 @@ class AdminHttp:
             # A bug in this server: errors of views were answered already.
             logger.exception("admin HTTP: internal error")
 
-    def _is_full(self, peer: Client) -> bool:
+    def _is_full(self, peer: HttpPeer) -> bool:
         """Whether there is no room for one more connection of this client, which is logged."""
         if self._open >= min(MAX_CONNECTIONS, self._most_for_files):
             self._warn(peer.host, f"{self._open} are open")
@@ -161,7 +161,7 @@ class AdminHttp:
             return True
         return False
 
-    async def _serve_counted(self, stream: trio.SocketStream, peer: Client) -> None:
+    async def _serve_counted(self, stream: trio.SocketStream, peer: HttpPeer) -> None:
         self._open += 1
         self._by_host[peer.host] += 1
         try:
@@ -170,7 +170,7 @@ class AdminHttp:
             self._by_host -= Counter((peer.host,))
             self._closed_one()
 
-    async def _serve_admitted(self, stream: trio.SocketStream, peer: Client) -> None:
+    async def _serve_admitted(self, stream: trio.SocketStream, peer: HttpPeer) -> None:
         if self._tls is None:
             await _Connection(self, stream, peer).run()
             return
@@ -248,7 +248,7 @@ class AdminHttp:
 
 class _Connection:
     def __init__(
-        self, server: AdminHttp, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], peer: Client
+        self, server: AdminHttp, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], peer: HttpPeer
     ) -> None:
         self._server = server
         self._stream = stream
@@ -416,11 +416,11 @@ async def _leave(stream: trio.SocketStream) -> None:
             pass
 
 
-def _client_of(stream: trio.SocketStream) -> Client:
+def _client_of(stream: trio.SocketStream) -> HttpPeer:
     """Raises OSError if it has left."""
     local = _shown_address(stream.socket.getsockname())
     host = _shown_address(stream.socket.getpeername())
-    return Client(host, local, ipaddress.ip_address(local).is_loopback)
+    return HttpPeer(host, local, ipaddress.ip_address(local).is_loopback)
 
 
 def _has_body(request: h11.Request) -> bool:

@@ -21,7 +21,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?:
 ReadBody: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
-class Client(NamedTuple):
+class HttpPeer(NamedTuple):
     """The connection of a request.
 
     - `host`: the client's address; `local`: the address that it connected to
@@ -36,7 +36,7 @@ class Client(NamedTuple):
     certificate: bytes | None = None
 
 
-LOCAL_PEER: Final = Client("127.0.0.1", "127.0.0.1", is_local=True)
+LOCAL_PEER: Final = HttpPeer("127.0.0.1", "127.0.0.1", is_local=True)
 
 
 async def _no_body() -> bytes:
@@ -54,7 +54,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str] = {}
     method: str = "GET"
     target: str = "/"
-    peer: Client = LOCAL_PEER
+    peer: HttpPeer = LOCAL_PEER
     read_body: ReadBody = _no_body
 
     @property
@@ -121,7 +121,7 @@ class Names:
         return name != "" and (name in self._names or name == local_address)
 
 
-def parsed(request: h11.Request, names: Names, peer: Client, read_body: ReadBody) -> HttpRequest:
+def parsed(request: h11.Request, names: Names, peer: HttpPeer, read_body: ReadBody) -> HttpRequest:
     """Raises HttpRefusal."""
     method, target = request.method.decode("ascii"), request.target.decode("ascii")
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}

@@ -23,7 +23,7 @@ from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.security.acls import ResourceType
 from kbroker.security.principals import user
 from kbroker.security.sasl import SCRAM
-from kbroker.server.admin_access import Caller
+from kbroker.server.admin_access import AdminCaller
 from kbroker.server.admin_actions import ActionView, Names
 from kbroker.server.admin_requests import HttpAnswer, HttpRefusal, HttpRequest, json_answer
 from kbroker.share.in_flight_view import InFlightRange, parked_view
@@ -47,10 +47,10 @@ class AdminViews:
             "disconnect": self._disconnect,
         }
 
-    async def _scrape(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+    async def _scrape(self, request: HttpRequest, _: AdminCaller, names: Names) -> HttpAnswer:
         return HttpAnswer(*await self._metrics.scrape(request.accept))
 
-    async def _users(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+    async def _users(self, request: HttpRequest, _: AdminCaller, names: Names) -> HttpAnswer:
         credentials = self._broker.security.credentials
         return json_answer(
             {
@@ -67,13 +67,13 @@ class AdminViews:
             }
         )
 
-    async def _disconnect(self, request: HttpRequest, _: Caller, names: Names) -> HttpAnswer:
+    async def _disconnect(self, request: HttpRequest, _: AdminCaller, names: Names) -> HttpAnswer:
         name = names["USER"]
         return json_answer(
             {"user": name, "connections": self._broker.security.sessions.disconnect(user(name))}
         )
 
-    async def _in_flight(self, request: HttpRequest, caller: Caller, names: Names) -> HttpAnswer:
+    async def _in_flight(self, request: HttpRequest, caller: AdminCaller, names: Names) -> HttpAnswer:
         group_id, topic = names["GROUP"], names.get("TOPIC")
         loaded = [each for each in self._broker.share_partitions.loaded() if each.key[0] == group_id]
         if not loaded and not self._is_group(group_id):
@@ -105,7 +105,11 @@ class AdminViews:
 
 
 async def _in_flight_pieces(
-    broker: Broker, caller: Caller, group_id: str, chosen: Sequence[LoadedSharePartition], topic: str | None
+    broker: Broker,
+    caller: AdminCaller,
+    group_id: str,
+    chosen: Sequence[LoadedSharePartition],
+    topic: str | None,
 ) -> AsyncGenerator[bytes, None]:
     """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand
     ranges."""
@@ -170,7 +174,7 @@ async def _due(broker: Broker, group_id: str, key: TopicPartition, parked: Parke
     return {"parked_due": due, "next_due_ms": next_due_ms}
 
 
-def _log_holders(broker: Broker, caller: Caller, name: str) -> list[dict[str, object]]:
+def _log_holders(broker: Broker, caller: AdminCaller, name: str) -> list[dict[str, object]]:
     """The groups that hold logs of a topic against retention, and their offsets: by partition, the
     lowest offset first. Groups that the caller may not describe are left out."""
     topic = broker.topics.by_name(name)

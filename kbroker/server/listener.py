@@ -20,7 +20,7 @@ import trio
 from kbroker.api import APIS
 from kbroker.api.request import CloseConnection
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import Connection, PeerGone
+from kbroker.broker.connection import ClientConnection, PeerGone
 from kbroker.broker.security.service import LogIns
 from kbroker.metrics import RequestMetrics
 from kbroker.protocol.frames import BadFrame
@@ -54,9 +54,9 @@ class HangUps:
     def __init__(self, *, has_epoll: bool = hasattr(select, "epoll")) -> None:
         self._poller = select.epoll() if has_epoll else select.poll()
         self._has_epoll = has_epoll
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
 
-    def watch(self, fd: int, connection: Connection) -> None:
+    def watch(self, fd: int, connection: ClientConnection) -> None:
         self._connections[fd] = connection
         self._poller.register(fd, _END_OF_STREAM)
 

@@ -31,7 +31,7 @@ from kbroker.api.unserved import unserved_line
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.connection import Connection, PeerGone
+from kbroker.broker.connection import ClientConnection, PeerGone
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import Buffer
 from kbroker.metrics import QuotaMetrics, RequestMetrics
@@ -81,7 +81,7 @@ have acknowledged at the end of each wait before."""
 class Mute:
     """One wait of one connection: a timer, and nothing that polls."""
 
-    def __init__(self, connection: Connection, metrics: QuotaMetrics) -> None:
+    def __init__(self, connection: ClientConnection, metrics: QuotaMetrics) -> None:
         self._connection = connection
         self._metrics = metrics
         self._waiter = Waiter()
@@ -206,7 +206,7 @@ class Peer:
         self._mute: Mute | None = None
         self._unconfirmed: Sequence[Later] = ()
         """Of the last burst: without an answer (acks=0), and not committed yet."""
-        self.connection = Connection(connection_id, host, broker.deadlines, listener)
+        self.connection = ClientConnection(connection_id, host, broker.deadlines, listener)
         self.act_as(ANONYMOUS)
         self._frames = FrameReader(intake.max_frame_bytes)
         self.reserved_bytes = 0

@@ -18,7 +18,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import (
     BROKER_CONFIGS,
     BrokerConfig,
-    Setting,
+    GivenSetting,
     SettingsRefused,
     file_settings,
 )
@@ -33,11 +33,11 @@ __all__ = [
     "CONFIGS",
     "BrokerConfig",
     "ConfigChange",
+    "ConfigOperation",
     "ConfigRow",
+    "GivenSetting",
     "GroupConfig",
-    "Operation",
     "Scope",
-    "Setting",
     "SettingsRefused",
     "Source",
     "Synonym",
@@ -66,7 +66,7 @@ class Scope(Enum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """ConfigOperation of IncrementalAlterConfigs (KIP-339)."""
 
     SET = 0
@@ -76,8 +76,8 @@ class Operation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One row of IncrementalAlterConfigs, as sent: `operation` may be no Operation, `value` may be
-    None where it must not."""
+    """One row of IncrementalAlterConfigs, as sent: `operation` may be no ConfigOperation, `value`
+    may be None where it must not."""
 
     name: str
     operation: int
@@ -160,21 +160,25 @@ def alter_incrementally(
     """
     refuse_duplicates([change.name for change in changes])
     refuse_nulls(
-        [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+        [
+            change.name
+            for change in changes
+            if change.value is None and change.operation != ConfigOperation.DELETE
+        ]
     )
     result = dict(stored)
     for name, operation, value in changes:
-        if operation not in Operation.__members__.values():
+        if operation not in ConfigOperation.__members__.values():
             # For a topic or a group the request breaks in Kafka's controller, which says nothing.
             if scope is not Scope.BROKER:
                 raise KafkaError(ErrorCode.unknown_server_error)
             raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {operation}")
-        if operation == Operation.DELETE:
+        if operation == ConfigOperation.DELETE:
             result.pop(name, None)
-        elif operation == Operation.SET:
+        elif operation == ConfigOperation.SET:
             result[name] = value or ""
         else:
-            result[name] = _changed_list(scope, Operation(operation), name, value or "", result, broker)
+            result[name] = _changed_list(scope, ConfigOperation(operation), name, value or "", result, broker)
     return _checked(scope, result, broker, broker_name, {change.name for change in changes})
 
 
@@ -324,7 +328,12 @@ def _checked(
 
 
 def _changed_list(
-    scope: Scope, operation: Operation, name: str, value: str, stored: Mapping[str, str], broker: BrokerConfig
+    scope: Scope,
+    operation: ConfigOperation,
+    name: str,
+    value: str,
+    stored: Mapping[str, str],
+    broker: BrokerConfig,
 ) -> str:
     if _known(scope, name).type is not ConfigType.LIST:
         raise KafkaError(
@@ -335,7 +344,7 @@ def _changed_list(
         current = describe(scope, stored, broker, (name,))[0].value or ""
     parts = [part for part in current.split(",") if part]
     given = [part.strip() for part in value.split(",")]
-    if operation is Operation.APPEND:
+    if operation is ConfigOperation.APPEND:
         parts += [part for part in dict.fromkeys(given) if part not in parts]
     else:
         parts = [part for part in parts if part not in given]

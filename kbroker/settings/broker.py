@@ -298,7 +298,7 @@ _CLOSE: Final = 0.8
 meant."""
 
 
-class Setting(NamedTuple):
+class GivenSetting(NamedTuple):
     """`where`: the place to correct, such as a file and its line. `fault`: why it is refused
     whatever it says; the name may be empty then."""
 
@@ -338,11 +338,11 @@ class BrokerConfig:
     def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
         """From the lines of a configuration file and the command line's settings, which win. Raises
         OperatorError."""
-        given = (Setting("--config", name, value) for name, value in (overrides or {}).items())
+        given = (GivenSetting("--config", name, value) for name, value in (overrides or {}).items())
         return cls.of([*file_settings("\n".join(lines)), *given])
 
     @classmethod
-    def of(cls, settings: Iterable[Setting], also: Collection[str] = ()) -> BrokerConfig:
+    def of(cls, settings: Iterable[GivenSetting], also: Collection[str] = ()) -> BrokerConfig:
         """Of two settings with the same name the later one wins. `also`: other names that a wrong
         one may have meant.
 
@@ -450,11 +450,11 @@ class BrokerConfig:
         return values
 
 
-def file_settings(text: str, file: str = "configuration file") -> Iterator[Setting]:
+def file_settings(text: str, file: str = "configuration file") -> Iterator[GivenSetting]:
     """Every setting of a file's text (settings/properties.py), without blanks around values.
     `file`: what to call it in errors."""
     for line, name, value, fault in properties(text):
-        yield Setting(f"{file}, line {line}", name, value.strip(), fault)
+        yield GivenSetting(f"{file}, line {line}", name, value.strip(), fault)
 
 
 def _definition(name: str) -> ConfigDef:
@@ -463,7 +463,7 @@ def _definition(name: str) -> ConfigDef:
     return BROKER_CONFIGS[name] if found is None else found.definition
 
 
-def _fault(setting: Setting, also: Collection[str]) -> str | None:
+def _fault(setting: GivenSetting, also: Collection[str]) -> str | None:
     """Why a setting is refused, and what to do about it; None if it is not."""
     name = setting.name
     if name not in BROKER_CONFIGS and parse_name(name, BROKER_CONFIGS) is None:

@@ -18,7 +18,13 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.altering import ConfigChange, ConfigRow, Operation, refuse_duplicates, refuse_nulls
+from kbroker.settings.altering import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigRow,
+    refuse_duplicates,
+    refuse_nulls,
+)
 from kbroker.settings.definition import ConfigType, Source
 
 RESOURCE_TYPE: Final = 8
@@ -45,7 +51,9 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
     """Set levels, or delete them: a logger without one has that of the next one above it. Raises
     KafkaError, with all levels as they were, if any change is refused."""
     refuse_duplicates([change.name for change in changes])
-    refuse_nulls([each.name for each in changes if each.value is None and each.operation != Operation.DELETE])
+    refuse_nulls(
+        [each.name for each in changes if each.value is None and each.operation != ConfigOperation.DELETE]
+    )
     known = frozenset(_known())
     levels = [(change.name, _level(change, known)) for change in changes]
     if not validate_only:
@@ -55,17 +63,17 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
 
 def _level(change: ConfigChange, known: Collection[str]) -> int:
     name, operation, value = change
-    if operation not in (Operation.SET, Operation.DELETE):
+    if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
         named = (
-            Operation(operation).name
-            if operation in tuple(Operation)
+            ConfigOperation(operation).name
+            if operation in tuple(ConfigOperation)
             else f"Unknown operation type {operation}"
         )
         what = f"{named} operation is not allowed for the BROKER_LOGGER resource"
         raise KafkaError(ErrorCode.invalid_request, what)
     if name not in known:
         raise KafkaError(ErrorCode.invalid_config, "A logger of this name does not exist.")
-    if operation == Operation.DELETE:
+    if operation == ConfigOperation.DELETE:
         if name == ROOT:
             what = "Removing the log level of the root logger is not allowed"
             raise KafkaError(ErrorCode.invalid_request, what)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 
-class Entry(NamedTuple):
+class EntrySeen(NamedTuple):
     """A record as a reader has received it. `name` and `digest`: as in EntrySent."""
 
     offset: int
@@ -68,7 +68,7 @@ class EntriesRead:
     reader: str
     topic: str
     partition: int
-    entries: tuple[Entry, ...]
+    entries: tuple[EntrySeen, ...]
     is_committed: bool = True
 
 

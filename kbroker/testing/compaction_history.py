@@ -38,8 +38,8 @@ from typing import TypeAlias
 from kbroker.testing import history, log_rules
 from kbroker.testing.compaction_events import (
     EntriesRead,
-    Entry,
     EntryConfirmed,
+    EntrySeen,
     EntrySent,
     LogScanned,
     PassNoted,
@@ -57,7 +57,7 @@ from kbroker.testing.history_events import (
     Record,
 )
 from kbroker.testing.log_rules import Violation
-from kbroker.testing.transaction_events import CommitAsked, Result, TransactionEnded
+from kbroker.testing.transaction_events import CommitAsked, TransactionEnded, TransactionResult
 from kbroker.testing.uncertain_events import without_what_a_cut_may_take
 
 Log: TypeAlias = tuple[str, int]
@@ -66,7 +66,7 @@ _SHARE_RULES = ("undone", "two holders", "count", "count fell", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionSettings:
+class CompactionHistorySettings:
     """- `delete_retention_ms`: of all topics
     - `trimmed`: the topics of which retention may remove whole segments
     - `group`: of the share group
@@ -132,7 +132,7 @@ class _Scan:
     """A LogScanned with the records that were read, in order."""
 
     event: LogScanned
-    entries: list[Entry]
+    entries: list[EntrySeen]
 
     @property
     def log(self) -> Log:
@@ -148,7 +148,7 @@ class _Scan:
 class _Index:
     """A history, indexed for the rules."""
 
-    settings: CompactionSettings
+    settings: CompactionHistorySettings
     share: history.Index
     entries: dict[str, _Known] = field(default_factory=dict)
     names: dict[Record, str] = field(default_factory=dict)
@@ -260,7 +260,9 @@ class _Index:
         if not transaction:
             return False
         ended = self.ended.get(transaction)
-        return transaction not in self.asked or (ended is not None and ended.result is Result.ABORTED)
+        return transaction not in self.asked or (
+            ended is not None and ended.result is TransactionResult.ABORTED
+        )
 
     def certain_ns(self, known: _Known) -> int | None:
         """Since when it is certain that the entry counts; None: never."""
@@ -269,7 +271,7 @@ class _Index:
         if not known.sent.transaction:
             return known.confirmed_ns
         ended = self.ended.get(known.sent.transaction)
-        return ended.at_ns if ended is not None and ended.result is Result.COMMITTED else None
+        return ended.at_ns if ended is not None and ended.result is TransactionResult.COMMITTED else None
 
     def scans(self) -> Iterator[_Scan]:
         for event in self.scanned:
@@ -281,7 +283,7 @@ class _Index:
         return (scan for scan in self.scans() if scan.event.is_final and scan.event.is_committed)
 
 
-def check(events: Iterable[Event], settings: CompactionSettings) -> Report:
+def check(events: Iterable[Event], settings: CompactionHistorySettings) -> Report:
     """Check a history in the order of `at_ns`. Raises AssertionError if it contradicts itself."""
     index = _Index(settings=settings, share=history.Index(settings=settings.group))
     uncertain = settings.may_lose_last_ms, index.maybe_finished
@@ -376,7 +378,7 @@ def _late(index: _Index) -> Iterator[Violation]:
         settled = index.settled.get(scan.log)
         if not scan.event.is_final or settled is None:
             continue
-        last: dict[str, Entry] = {}
+        last: dict[str, EntrySeen] = {}
         for each in scan.entries:
             known = index.entries.get(each.name)
             if known is None or each.offset >= settled.end:

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, get_args
 
-from kbroker.testing.compaction_events import CompactionEvent, Entry, Stage
-from kbroker.testing.transaction_events import Planned, Result, TransactionEvent
+from kbroker.testing.compaction_events import CompactionEvent, EntrySeen, Stage
+from kbroker.testing.transaction_events import Planned, TransactionEvent, TransactionResult
 
 
 class Record(NamedTuple):
@@ -462,8 +462,8 @@ _FIELDS = {
     "records": lambda value: tuple(Planned(*each) for each in value),
     "kind": AckKind,
     "outcome": Outcome,
-    "result": Result,
-    "entries": lambda value: tuple(Entry(*each) for each in value),
+    "result": TransactionResult,
+    "entries": lambda value: tuple(EntrySeen(*each) for each in value),
     "stage": Stage,
 }
 

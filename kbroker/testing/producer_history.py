@@ -70,14 +70,14 @@ class Retention(Enum):
     ANYTHING = "anything"
 
 
-class Held(NamedTuple):
+class HeldValue(NamedTuple):
     value: str
     is_old: bool
     event: Event
 
 
 @dataclass(slots=True)
-class LogState:
+class PurgedLog:
     """What the history says of one log, whose oldest records DeleteRecords and retention remove.
 
     - `start`, `end`: offsets that the log's start and end have certainly reached.
@@ -92,7 +92,7 @@ class LogState:
     open_ended: bool = False
     is_new: bool = False
     """After a power cut that may have lost unsynced data: the next read is the new beginning."""
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[int, HeldValue] = field(default_factory=dict)
     reads: dict[int, LogRead] = field(default_factory=dict)
     is_read: bool = False
     confirmed_ends: list[tuple[int, int]] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Log(NamedTuple):
     partition: int
 
 
-class Place(NamedTuple):
+class ProducerPlace(NamedTuple):
     """A producer id and a log to which it writes."""
 
     producer_id: int
@@ -173,7 +173,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Lane:
+class ProducerLane:
     """The batches of a producer in one log. `open`: the one that was sent and got no response yet.
     `confirmed`: the last confirmed ones, oldest first."""
 
@@ -191,7 +191,7 @@ class Lane:
         return ages[0] if ages else None
 
 
-def value_of(place: Place, sequence: int) -> str:
+def value_of(place: ProducerPlace, sequence: int) -> str:
     """The value of the record that a producer sends to a log with this sequence number."""
     producer_id, (topic, partition) = place
     return f"{topic}-{partition}:{producer_id}:{sequence}"
@@ -202,9 +202,9 @@ class Ledger:
     of `at_ns`; `violations` grows with them."""
 
     def __init__(self, retention: Mapping[str, Retention]) -> None:
-        self.logs: dict[Log, LogState] = {}
-        self.lanes: dict[Place, Lane] = {}
-        self.lost: set[Place] = set()
+        self.logs: dict[Log, PurgedLog] = {}
+        self.lanes: dict[ProducerPlace, ProducerLane] = {}
+        self.lost: set[ProducerPlace] = set()
         """Producers whose state in the broker is unknown since a power cut with durability `os`."""
         self.ids: list[int] = []
         self.violations: list[Violation] = []
@@ -212,13 +212,13 @@ class Ledger:
         self._retention = retention
         self._sent: set[str] = set()
         self._old: set[str] = set()
-        self._begins: dict[str, tuple[Place, Batch]] = {}
+        self._begins: dict[str, tuple[ProducerPlace, Batch]] = {}
         """The batch that begins with a value."""
 
-    def log(self, topic: str, partition: int) -> LogState:
+    def log(self, topic: str, partition: int) -> PurgedLog:
         log = Log(topic, partition)
         if log not in self.logs:
-            self.logs[log] = LogState(self._retention.get(topic, Retention.NOTHING))
+            self.logs[log] = PurgedLog(self._retention.get(topic, Retention.NOTHING))
         return self.logs[log]
 
     def _violates(self, rule: str, detail: str, record: Record | None, *events: Event) -> None:
@@ -269,8 +269,8 @@ class Ledger:
 
     @apply.register
     def _batch_sent(self, event: BatchSent) -> None:
-        place = Place(event.producer_id, Log(event.topic, event.partition))
-        lane = self.lanes.setdefault(place, Lane())
+        place = ProducerPlace(event.producer_id, Log(event.topic, event.partition))
+        lane = self.lanes.setdefault(place, ProducerLane())
         self.log(*place.log)
         if lane.open is not None:
             assert event.sequence == lane.open.sequence, (
@@ -287,7 +287,7 @@ class Ledger:
 
     @apply.register
     def _batch_answered(self, event: BatchAnswered) -> None:
-        lane = self.lanes[Place(event.producer_id, Log(event.topic, event.partition))]
+        lane = self.lanes[ProducerPlace(event.producer_id, Log(event.topic, event.partition))]
         log = self.log(event.topic, event.partition)
         if lane.open is not None and lane.open.sequence == event.sequence:
             self._first_answered(event, lane, log, lane.open)
@@ -302,7 +302,7 @@ class Ledger:
         else:
             self._stored_again(event, lane, log, batch, age)
 
-    def _first_answered(self, event: BatchAnswered, lane: Lane, log: LogState, batch: Batch) -> None:
+    def _first_answered(self, event: BatchAnswered, lane: ProducerLane, log: PurgedLog, batch: Batch) -> None:
         lane.open = None
         if event.error:
             self._violates(
@@ -313,7 +313,7 @@ class Ledger:
             self._stored(event, log, batch)
             lane.confirmed = [*lane.confirmed[1 - _KEPT :], batch]
 
-    def _repeat_refused(self, event: BatchAnswered, log: LogState, batch: Batch, age: int) -> None:
+    def _repeat_refused(self, event: BatchAnswered, log: PurgedLog, batch: Batch, age: int) -> None:
         assert batch.base_offset is not None
         self.counts["repeats_refused"] += 1
         if age == 0 or event.error != _OUT_OF_ORDER:
@@ -331,7 +331,9 @@ class Ledger:
                 event,
             )
 
-    def _stored_again(self, event: BatchAnswered, lane: Lane, log: LogState, batch: Batch, age: int) -> None:
+    def _stored_again(
+        self, event: BatchAnswered, lane: ProducerLane, log: PurgedLog, batch: Batch, age: int
+    ) -> None:
         assert batch.base_offset is not None
         self.counts["repeats_stored"] += 1
         first, again = (
@@ -350,9 +352,9 @@ class Ledger:
         batch.crashed = False
         lane.confirmed = [batch]
 
-    def _stored(self, event: BatchAnswered, log: LogState, batch: Batch) -> None:
+    def _stored(self, event: BatchAnswered, log: PurgedLog, batch: Batch) -> None:
         batch.base_offset = event.base_offset
-        place = Place(event.producer_id, Log(event.topic, event.partition))
+        place = ProducerPlace(event.producer_id, Log(event.topic, event.partition))
         for number in range(batch.count):
             record = Record(event.topic, event.partition, event.base_offset + number)
             self._hold(log, record, value_of(place, batch.sequence + number), event)
@@ -371,13 +373,13 @@ class Ledger:
         self.counts["confirmed_sends"] += 1
         self._hold(self.log(*event.record[:2]), event.record, event.value, event)
 
-    def _hold(self, log: LogState, record: Record, value: str, event: Event) -> None:
+    def _hold(self, log: PurgedLog, record: Record, value: str, event: Event) -> None:
         """Note that the log must have the record from now on."""
         log.is_read = False
         log.confirmed_ends.append((event.at_ns, record.offset + 1))
         if record.offset < log.start:
             return
-        before = log.held.setdefault(record.offset, Held(value, value in self._old, event))
+        before = log.held.setdefault(record.offset, HeldValue(value, value in self._old, event))
         if before.value != value:
             self._violates(
                 "contradiction", f"{before.value!r} and {value!r} at one offset", record, before.event, event
@@ -479,16 +481,16 @@ class Ledger:
             log.is_new = False
             self._adopt(log, reads)
 
-    def _adopt(self, log: LogState, reads: Mapping[int, LogRead]) -> None:
+    def _adopt(self, log: PurgedLog, reads: Mapping[int, LogRead]) -> None:
         """Take the records of a read as the log's new contents, and the batches in them as the last
         confirmed batches of their producers."""
         for offset, read in sorted(reads.items()):
-            log.held[offset] = Held(read.value, read.value in self._old, read)
+            log.held[offset] = HeldValue(read.value, read.value in self._old, read)
             if read.value not in self._begins or read.is_cut:
                 continue
             place, batch = self._begins[read.value]
             if offset + batch.count - 1 in reads:
-                lane = self.lanes.setdefault(place, Lane())
+                lane = self.lanes.setdefault(place, ProducerLane())
                 known = Batch(batch.sequence, batch.count, batch.is_old, offset, crashed=True)
                 lane.confirmed = [*lane.confirmed[1 - _KEPT :], known]
 

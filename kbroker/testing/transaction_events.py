@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 
-class Result(StrEnum):
+class TransactionResult(StrEnum):
     COMMITTED = "committed"
     """The broker confirmed the commit."""
     ABORTED = "aborted"
@@ -53,7 +53,7 @@ class CommitAsked:
 class TransactionEnded:
     at_ns: int
     transaction: str
-    result: Result
+    result: TransactionResult
 
 
 @dataclass(frozen=True, slots=True)

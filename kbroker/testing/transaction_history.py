@@ -49,17 +49,17 @@ from kbroker.testing.log_rules import LogIndex, Violation, contradiction
 from kbroker.testing.transaction_events import (
     CommitAsked,
     Planned,
-    Result,
     StableEndSeen,
     TransactionBegan,
     TransactionEnded,
+    TransactionResult,
 )
 
 Log: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionSettings:
+class TransactionHistorySettings:
     """`inputs`: the topic whose records are transformed; "": none. `may_lose_last_ms`: how long
     before a power cut an end may have been answered that is lost."""
 
@@ -92,11 +92,15 @@ class _Transaction:
     ends: list[TransactionEnded] = field(default_factory=list)
 
     @property
-    def result(self) -> Result:
+    def result(self) -> TransactionResult:
         told = {event.result for event in self.ends}
-        if Result.COMMITTED in told:
-            return Result.COMMITTED
-        return Result.ABORTED if Result.ABORTED in told or self.asked is None else Result.UNKNOWN
+        if TransactionResult.COMMITTED in told:
+            return TransactionResult.COMMITTED
+        return (
+            TransactionResult.ABORTED
+            if TransactionResult.ABORTED in told or self.asked is None
+            else TransactionResult.UNKNOWN
+        )
 
     def events(self) -> tuple[Event, ...]:
         return (self.began, *([self.asked] if self.asked else []), *self.ends)
@@ -106,7 +110,7 @@ class _Transaction:
 class _Index(LogIndex):
     """A history, indexed for the rules. `places`: where the final read has found each value."""
 
-    settings: TransactionSettings
+    settings: TransactionHistorySettings
     transactions: dict[str, _Transaction] = field(default_factory=dict)
     planned: dict[str, tuple[_Transaction, Planned]] = field(default_factory=dict)
     places: dict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
@@ -159,22 +163,22 @@ class _Index(LogIndex):
         return any(asked_ns <= cut_ns and not 0 < ended_ns < cut_ns - window_ns for cut_ns in self.cut_ns)
 
 
-def check(events: Iterable[Event], settings: TransactionSettings | None = None) -> Report:
+def check(events: Iterable[Event], settings: TransactionHistorySettings | None = None) -> Report:
     """`events` in the order of their times (history_events.merge)."""
-    index = _Index(settings=settings or TransactionSettings())
+    index = _Index(settings=settings or TransactionHistorySettings())
     for event in events:
         index.add(event)
     violations = tuple(violation for rule in RULES.values() for violation in rule(index))
     results = Counter(each.result for each in index.transactions.values())
-    committed = [each for each in index.transactions.values() if each.result is Result.COMMITTED]
+    committed = [each for each in index.transactions.values() if each.result is TransactionResult.COMMITTED]
     return Report(
         violations,
         TransactionStatistics(
             lives=index.lives,
             transactions=len(index.transactions),
-            committed=results[Result.COMMITTED],
-            aborted=results[Result.ABORTED],
-            unknown=results[Result.UNKNOWN],
+            committed=results[TransactionResult.COMMITTED],
+            aborted=results[TransactionResult.ABORTED],
+            unknown=results[TransactionResult.UNKNOWN],
             lost=sum(index.may_be_lost(each) for each in committed),
             reads=sum(len(seen) for seen in index.readers.values()),
             outputs=len(_sources(index)),
@@ -203,8 +207,8 @@ def _stuck(index: _Index) -> Iterator[Violation]:
 
 def _contradictory(index: _Index) -> Iterator[Violation]:
     for each in index.transactions.values():
-        told = {event.result for event in each.ends} - {Result.UNKNOWN}
-        if len(told) > 1 or (Result.COMMITTED in told and each.asked is None):
+        told = {event.result for event in each.ends} - {TransactionResult.UNKNOWN}
+        if len(told) > 1 or (TransactionResult.COMMITTED in told and each.asked is None):
             yield Violation("contradictory", "committed, but that cannot be", None, each.events())
 
 
@@ -215,11 +219,11 @@ def _whole(index: _Index) -> Iterator[Violation]:
         places = [index.places[one.value][0] for one in found]
         first = places[0] if places else None
         absent = [one.value for one in planned if one.value not in index.places]
-        if each.result is Result.COMMITTED:
+        if each.result is TransactionResult.COMMITTED:
             if absent and not index.may_be_lost(each):
                 detail = f"{len(absent)} of {len(planned)} committed records are not there: {absent}"
                 yield Violation("torn" if found else "lost", detail, first, each.events())
-        elif each.result is Result.ABORTED:
+        elif each.result is TransactionResult.ABORTED:
             if found:
                 yield Violation("aborted", f"{len(found)} of {len(planned)} are there", first, each.events())
         elif found and absent:
@@ -233,7 +237,7 @@ def _aborted_reads(index: _Index) -> Iterator[Violation]:
             continue
         transaction, _ = index.planned[event.value]
         events = (*transaction.events(), event)
-        if transaction.result is Result.ABORTED:
+        if transaction.result is TransactionResult.ABORTED:
             yield Violation("aborted", f"{event.value} was read", event.record, events)
         elif transaction.asked is not None and event.at_ns < transaction.asked.at_ns:
             yield Violation("early", f"{event.value} was read before the commit", event.record, events)

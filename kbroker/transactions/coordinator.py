@@ -81,7 +81,7 @@ class Transition(NamedTuple):
         return self.record is not None and self.record.state in PREPARED
 
 
-class Decision(NamedTuple):
+class TransactionDecision(NamedTuple):
     """`code` is the answer once `transition` is saved. An InitProducerId that fences another
     client's transaction is refused, and has a transition all the same."""
 
@@ -163,27 +163,31 @@ class Transactions:
 
     # --- InitProducerId ---
 
-    def init(self, transactional_id: str, timeout_ms: int, expected: ProducerEpoch, now: Moment) -> Decision:
+    def init(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerEpoch, now: Moment
+    ) -> TransactionDecision:
         """A producer begins with the id, or (KIP-360: `expected` is not NOBODY) recovers from an
         error. Its last transaction is aborted; its client has to ask again then."""
         if not 0 < timeout_ms <= self._settings().max_timeout_ms:
-            return Decision(ErrorCode.invalid_transaction_timeout)
+            return TransactionDecision(ErrorCode.invalid_transaction_timeout)
         entry = self._entries.setdefault(transactional_id, _Entry(None, now.steady_ms))
         if entry.pending is not None:
-            return Decision(_BUSY)
+            return TransactionDecision(_BUSY)
         before = entry.record
         if before is None:
             return self._initialize(
                 transactional_id, steps.created(self._next_producer_id(), timeout_ms, now.wall_ms)
             )
         if _is_next_producer_of(before, expected):
-            return Decision(_BUSY)
+            return TransactionDecision(_BUSY)
         if expected != NOBODY and not _is_producer_of(before, expected):
-            return Decision(_FENCED)
+            return TransactionDecision(_FENCED)
         if before.state in PREPARED:
-            return Decision(_BUSY)
+            return TransactionDecision(_BUSY)
         if before.state is TransactionState.ONGOING:
-            return Decision(_BUSY, transition=self._begin(transactional_id, self._fenced(before, now)))
+            return TransactionDecision(
+                _BUSY, transition=self._begin(transactional_id, self._fenced(before, now))
+            )
         return self._next_epoch(transactional_id, before, timeout_ms, expected, now)
 
     def _next_epoch(
@@ -193,7 +197,7 @@ class Transactions:
         timeout_ms: int,
         expected: ProducerEpoch,
         now: Moment,
-    ) -> Decision:
+    ) -> TransactionDecision:
         is_known, is_newest = expected != NOBODY, expected.epoch == before.producer_epoch
         if is_exhausted(before.producer_epoch) and (is_newest or not is_known):
             producer_id = self._next_producer_id()
@@ -203,12 +207,12 @@ class Transactions:
         elif expected.epoch == before.last_producer_epoch:
             record = steps.repeated(before, timeout_ms, now.wall_ms)
         else:
-            return Decision(_FENCED)
+            return TransactionDecision(_FENCED)
         return self._initialize(transactional_id, record)
 
-    def _initialize(self, transactional_id: str, record: TransactionRecord) -> Decision:
+    def _initialize(self, transactional_id: str, record: TransactionRecord) -> TransactionDecision:
         producer = ProducerEpoch(record.producer_id, record.producer_epoch)
-        return Decision(_OK, producer, self._begin(transactional_id, record))
+        return TransactionDecision(_OK, producer, self._begin(transactional_id, record))
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn ---
 
@@ -220,21 +224,23 @@ class Transactions:
         groups: Collection[str],
         version: int,
         now: Moment,
-    ) -> Decision:
+    ) -> TransactionDecision:
         """Logs and consumer groups become part of the transaction, which begins with the first
         one."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
-            return Decision(_missing(transactional_id) if entry is None or entry.pending is None else _BUSY)
+            return TransactionDecision(
+                _missing(transactional_id) if entry is None or entry.pending is None else _BUSY
+            )
         if entry.pending is not None:
-            return Decision(_BUSY)
+            return TransactionDecision(_BUSY)
         if (code := _check(before, producer)) is not _OK:
-            return Decision(code)
+            return TransactionDecision(code)
         is_there = before.partitions.issuperset(partitions) and before.groups.issuperset(groups)
         if before.state is TransactionState.ONGOING and is_there:
-            return Decision()
+            return TransactionDecision()
         record = steps.begun(before, partitions, groups, version, now.wall_ms)
-        return Decision(transition=self._begin(transactional_id, record))
+        return TransactionDecision(transition=self._begin(transactional_id, record))
 
     def verify(
         self, transactional_id: str, producer: ProducerEpoch, part: TransactionPartition | str
@@ -256,18 +262,20 @@ class Transactions:
 
     def end(
         self, transactional_id: str, producer: ProducerEpoch, *, is_commit: bool, version: int, now: Moment
-    ) -> Decision:
+    ) -> TransactionDecision:
         """Commit or abort. `producer` of the decision is the next one; version 1 does not
         answer it."""
         entry = self._entries.get(transactional_id)
         if entry is None or (before := entry.record) is None:
-            return Decision(_missing(transactional_id) if entry is None or entry.pending is None else _BUSY)
+            return TransactionDecision(
+                _missing(transactional_id) if entry is None or entry.pending is None else _BUSY
+            )
         check = _check_end_1 if version < 2 else _check_end_2
         code, has_effect = check(before, producer, is_commit, is_pending=entry.pending is not None)
         if code is not _OK:
-            return Decision(code)
+            return TransactionDecision(code)
         if not has_effect:
-            return Decision(_OK, ProducerEpoch(before.producer_id, before.producer_epoch))
+            return TransactionDecision(_OK, ProducerEpoch(before.producer_id, before.producer_epoch))
         has_next = version >= 2 and is_exhausted(before.producer_epoch)
         next_id = self._next_producer_id() if has_next else NO_PRODUCER
         record = steps.ended(
@@ -275,7 +283,7 @@ class Transactions:
         )
         epoch = 0 if has_next else record.producer_epoch
         known = ProducerEpoch(next_id if has_next else record.producer_id, epoch)
-        return Decision(_OK, known, self._begin(transactional_id, record))
+        return TransactionDecision(_OK, known, self._begin(transactional_id, record))
 
     def complete(self, transactional_id: str, now: Moment) -> Transition:
         """All markers of an id in PREPARED are durable. Memory has the new state at once: a start

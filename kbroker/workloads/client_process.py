@@ -27,7 +27,7 @@ class WorkloadFailed(Exception):
 
 
 @dataclass
-class Report:
+class ClientReport:
     """The counts of one client. Counters are by slot of SLOT_S; `times` has a moment of the
     monotonic clock, in seconds, for each of `latencies_ms`.
 
@@ -62,7 +62,7 @@ class Link:
     def __init__(self, number: int, clients: int, numbers: Any, connection: Connection) -> None:  # noqa: ANN401 (a RawArray)
         self.number = number
         self.longest_end_s = 0.0
-        self.report = Report()
+        self.report = ClientReport()
         self._progress_at, self._finished_from = 1 + number, 1 + clients
         self._numbers, self._connection = numbers, connection
         self._told: dict[Word, threading.Event] = {"begin": threading.Event(), "go": threading.Event()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
 from kbroker.workloads.window import Client, Plan, measure
 
@@ -26,7 +26,7 @@ def fetch(
     consumers: int = 1,
     max_partition_bytes: int = 8 << 20,
     settings: Settings = NO_SETTINGS,
-) -> Outcome:
+) -> WorkloadOutcome:
     """Read a topic repeatedly from its beginning, so a few records suffice.
 
     Partition p is read by consumer p modulo `consumers`; where there are more consumers than

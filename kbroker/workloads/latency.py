@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
 from kbroker.workloads.fetch import partitions_of
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.payload import values
 from kbroker.workloads.produce import Refusals, batching
 from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
@@ -44,7 +44,7 @@ def latency(
     via: Via = "consumer",
     group: str | None = None,
     settings: Settings = NO_SETTINGS,
-) -> Outcome:
+) -> WorkloadOutcome:
     """One producer (linger 0) and one consumer, in separate processes on one machine.
 
     Records are due at fixed moments, even if earlier ones have not arrived. Their latency is

@@ -35,7 +35,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorkloadOutcome:
     """Counts within the window, excluding everything before and after it.
 
     records: each workload defines which are counted. bytes: of their values. requests: polls that

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.payload import chunks
 from kbroker.workloads.settings import NO_SETTINGS, Settings, base
 from kbroker.workloads.window import Client, Plan, measure
@@ -35,7 +35,7 @@ def produce(
     producers: int = 1,
     idempotence: bool = False,
     settings: Settings = NO_SETTINGS,
-) -> Outcome:
+) -> WorkloadOutcome:
     """`producers` processes send records without keys; the client library spreads them over the
     partitions, staying with one for some milliseconds (its sticky partitioning).
 

@@ -9,7 +9,7 @@ from itertools import accumulate, cycle
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.settings import NO_SETTINGS, Settings, base
 from kbroker.workloads.window import Client, Plan, measure
 
@@ -44,7 +44,7 @@ def share_consume(
     most: int | None = None,
     all_of_it: bool = False,
     settings: Settings = NO_SETTINGS,
-) -> Outcome:
+) -> WorkloadOutcome:
     """Share consumers, a process for each. With several groups, the consumers join them in turn.
 
     - `mode`: with "implicit", a poll accepts the records of the poll before; with "explicit", each

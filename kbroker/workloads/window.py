@@ -31,13 +31,13 @@ from typing import Any, NamedTuple, Protocol
 from kbroker.workloads.client_process import (
     FIRST_TIMEOUT_S,
     SLOT_S,
-    Report,
+    ClientReport,
     Word,
     Work,
     WorkloadFailed,
     run_client,
 )
-from kbroker.workloads.outcome import Outcome, Percentiles
+from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
 
 __all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "measure"]
 
@@ -101,7 +101,7 @@ class Span(NamedTuple):
 class Window(NamedTuple):
     """The clients' reports, and the slots of the window."""
 
-    reports: Sequence[Report]
+    reports: Sequence[ClientReport]
     span: Span
 
     def sum(self, counters: Sequence[Counter[int]]) -> int:
@@ -119,13 +119,13 @@ class Window(NamedTuple):
             )
         return found
 
-    def outcome(self, **details: float) -> Outcome:
+    def outcome(self, **details: float) -> WorkloadOutcome:
         """`details` gets `stuck`, the number of clients whose library hung at the end, if there
         were any."""
         first_ms = [report.first_ms for report in self.reports if report.first_ms is not None]
         if stuck := sum(report.is_stuck for report in self.reports):
             details["stuck"] = stuck
-        return Outcome(
+        return WorkloadOutcome(
             records=self.sum([report.units for report in self.reports]),
             bytes=self.sum([report.bytes for report in self.reports]),
             seconds=self.span.seconds,
@@ -259,7 +259,7 @@ class _Crew:
             lambda: all(word in heard for heard in self._heard.values()), timeout_s, f"{word!r}"
         )
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[ClientReport]:
         self._listen_until(lambda: len(self._reports()) == self._count, _REPORT_TIMEOUT_S, "the report")
         return self._reports()
 
@@ -278,8 +278,8 @@ class _Crew:
         for connection in self._connections:
             connection.close()
 
-    def _reports(self) -> list[Report]:
-        return [said for heard in self._heard.values() for said in heard if isinstance(said, Report)]
+    def _reports(self) -> list[ClientReport]:
+        return [said for heard in self._heard.values() for said in heard if isinstance(said, ClientReport)]
 
     def _listen_until(self, heard_enough: Callable[[], bool], timeout_s: float, what: str) -> None:
         until_s = time.monotonic() + timeout_s
@@ -312,4 +312,4 @@ class _Crew:
             self._heard[ready].append(said)
 
     def _is_done(self, connection: Connection) -> bool:
-        return any(isinstance(said, Report) for said in self._heard[connection])
+        return any(isinstance(said, ClientReport) for said in self._heard[connection])

@@ -28,7 +28,7 @@ from kbroker.api import handler_of
 from kbroker.api.request import Later, Raw, Request
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.commits.waiting import Pending
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.logs.topics import Topic
 from kbroker.broker.options import StartOptions
 from kbroker.formats.batches import Buffer
@@ -61,7 +61,7 @@ def running(engine: str, directory: Path) -> Iterator[Served]:
         async with open_broker(options) as broker:
             served.topic = await broker.topics.create("orders", 1, {})
             served.broker, served.token = broker, trio.lowlevel.current_trio_token()
-            served.connection = Connection(1, "127.0.0.1", trio.sleep_forever)
+            served.connection = ClientConnection(1, "127.0.0.1", trio.sleep_forever)
             stop.append(trio.Event())
             ready.set()
             await stop[0].wait()
@@ -80,7 +80,7 @@ def running(engine: str, directory: Path) -> Iterator[Served]:
 class Served:
     broker: Broker
     topic: Topic
-    connection: Connection
+    connection: ClientConnection
     token: trio.lowlevel.TrioToken
 
     def run(self, work: Callable[[], Awaitable[object]]) -> None:

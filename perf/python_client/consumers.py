@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.workloads.client_process import Link, Work, WorkloadFailed
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.settings import base
 from kbroker.workloads.window import Client, Plan, measure
 
@@ -43,7 +43,7 @@ def one_at_a_time(
     processes: int,
     consumers: int,
     most: int,
-) -> Outcome:
+) -> WorkloadOutcome:
     """`consumers`: in each process. `details["client_us"]`: processor time of the clients for each
     record. Raises WorkloadFailed."""
     arguments = {"bootstrap": bootstrap, "topic": topic, "group": group, "consumers": consumers}

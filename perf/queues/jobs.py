@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kbroker.workloads.client_process import SLOT_S, Link, Report, WorkloadFailed
+from kbroker.workloads.client_process import SLOT_S, ClientReport, Link, WorkloadFailed
 from kbroker.workloads.payload import chunks, values
 from kbroker.workloads.produce import Refusals, batching
 from kbroker.workloads.settings import base
@@ -26,7 +26,7 @@ _BEHIND_S = 1.0
 
 
 @dataclass
-class JobReport(Report):
+class JobReport(ClientReport):
     """A worker's report: the times at which it released jobs, and at which jobs were redelivered to
     it, in seconds of the monotonic clock."""
 
@@ -87,7 +87,7 @@ def lateness_ms(window: Window, delay_s: float) -> list[float]:
     ]
 
 
-def jobs_sent(reports: Iterable[Report], window: Window) -> int:
+def jobs_sent(reports: Iterable[ClientReport], window: Window) -> int:
     """The number of jobs sent within the window."""
     return window.sum([report.others for report in reports])
 

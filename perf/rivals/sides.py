@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from kbroker.workloads.client_process import SLOT_S
 from kbroker.workloads.fill import fill
-from kbroker.workloads.outcome import Outcome, Percentiles
+from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
 from kbroker.workloads.share import share_consume
 from kbroker.workloads.window import Client, Plan, measure
 from perf.measuring.processes import BrokerWatch
@@ -138,7 +138,7 @@ def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> 
     window = measure(Plan(_LONGEST_S, watch=watch), clients, most=jobs, all_of_it=True)
     cost, seconds = watch.cost(), window.span.seconds
     late = Percentiles.of(lateness_ms(window, DELAY_S))
-    found = readings_of(Outcome(jobs, 0, max(SLOT_S, seconds - DELAY_S), latencies_ms=late), cost)
+    found = readings_of(WorkloadOutcome(jobs, 0, max(SLOT_S, seconds - DELAY_S), latencies_ms=late), cost)
     return {**found, "cpu_share": cost.cpu_s / seconds}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.workloads.client_process import Link, Report, WorkloadFailed
+from kbroker.workloads.client_process import ClientReport, Link, WorkloadFailed
 from kbroker.workloads.latency import latency_clients
 from kbroker.workloads.outcome import Percentiles
 from kbroker.workloads.window import Client, measure
@@ -26,7 +26,7 @@ _TAKES_S = 28.0
 
 
 @dataclass
-class OperatorReport(Report):
+class OperatorReport(ClientReport):
     """`alone_from_s`: the consumer is alone from then on, until the pass begins."""
 
     alone_from_s: float = 0.0
@@ -65,7 +65,7 @@ def _of_pass(found: PassReading) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _percentiles(consumer: Report, first_s: float, last_s: float) -> Percentiles:
+def _percentiles(consumer: ClientReport, first_s: float, last_s: float) -> Percentiles:
     """Of the records that were due between these moments."""
     pairs = zip(consumer.times, consumer.latencies_ms, strict=True)
     found = Percentiles.of(latency for due_s, latency in pairs if first_s <= due_s < last_s)

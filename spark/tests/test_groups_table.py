@@ -85,7 +85,7 @@ def check_groups(broker: RunningBroker, name: str) -> None:
     assert [(row["group"], row["state"], row["type"], row["protocol_type"]) for row in groups] == listed
     found = {row["group"]: row for row in groups}
     for each in described:
-        assert isinstance(each, consumer_group_admin.ConsumerGroup), each
+        assert isinstance(each, consumer_group_admin.ConsumerGroupDescription), each
         row = found[each.group_id]
         if each.type == "consumer":
             assert (row["epoch"], row["assignment_epoch"]) == (each.group_epoch, each.assignment_epoch)
@@ -200,7 +200,7 @@ def test_members_of_a_share_group(broker: RunningBroker, name: str) -> None:
     assert dict(stored["configs"])["share.auto.offset.reset"] == "earliest"
 
 
-def _share_members(connection: Connection, group: str) -> tuple[group_admin.ShareMember, ...]:
+def _share_members(connection: Connection, group: str) -> tuple[group_admin.ShareMemberDescription, ...]:
     """None until the group exists."""
     (found,) = group_admin.describe_share_groups(connection, [group])
     return () if isinstance(found, KafkaError) else found.members

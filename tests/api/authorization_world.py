@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kbroker.api import handler_of
 from kbroker.api.request import Later, Raw, Request
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.formats.batches import TRANSACTIONAL, ProducerInfo, Record, build_batch
 from kbroker.protocol.messages import build, encode, encode_response, request_schema
 from kbroker.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
@@ -57,7 +57,7 @@ class World:
         """A new connection of a user."""
         self._connections += 1
         made = Client(self.client.broker, self._connections)
-        made.connection = Connection(self._connections, host, self.client.broker.deadlines)
+        made.connection = ClientConnection(self._connections, host, self.client.broker.deadlines)
         made.connection.principal = principal = user(name)
         made.connection.rights = self.client.broker.acls.rights_of(principal, host)
         return made

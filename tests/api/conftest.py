@@ -24,7 +24,7 @@ from kbroker.api import APIS, handler_of
 from kbroker.api.request import Later, Raw, Request
 from kbroker.broker import configs
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.logs import retention
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.options import Durability, StartOptions
@@ -59,7 +59,7 @@ class Client:
 
     def __init__(self, broker: Broker, connection_id: int = 1) -> None:
         self.broker = broker
-        self.connection = Connection(connection_id, "127.0.0.1", broker.deadlines)
+        self.connection = ClientConnection(connection_id, "127.0.0.1", broker.deadlines)
 
     def another(self, connection_id: int) -> Client:
         """A client of the same broker on a separate connection."""

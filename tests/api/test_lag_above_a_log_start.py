@@ -23,7 +23,7 @@ from kbroker.cli.inflight_view import draw
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.security.principals import ANONYMOUS
-from kbroker.server.admin_access import Caller
+from kbroker.server.admin_access import AdminCaller
 from kbroker.server.admin_requests import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from kbroker.settings.altering import BrokerConfig
@@ -100,7 +100,7 @@ async def scraped(client: Client) -> Samples:
 async def in_flight(client: Client) -> dict[str, Any]:
     view = AdminViews(client.broker).views()["in_flight"]
     request = HttpRequest(("v1", "share-groups", GROUP, "inflight"), {})
-    answer = await view(request, Caller(ANONYMOUS, is_known=False, rights=None), {"GROUP": GROUP})
+    answer = await view(request, AdminCaller(ANONYMOUS, is_known=False, rights=None), {"GROUP": GROUP})
     assert not isinstance(answer.body, bytes)
     document: dict[str, Any] = json.loads(b"".join([piece async for piece in answer.body]))
     return document

@@ -21,7 +21,7 @@ from kbroker.cli.demo.team import Team
 from kbroker.cli.demo.view import PlainView
 from kbroker.cli.exits import INTERRUPTED
 from kbroker.cli.interrupts import Deferred
-from kbroker.cli.produce import Outcome
+from kbroker.cli.produce import ProduceCounts
 from kbroker.client import admin
 from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import PATIENCE_S, Command
@@ -38,7 +38,7 @@ def _ctrl_c_interrupts() -> Iterator[None]:
 pytestmark = pytest.mark.usefixtures("_ctrl_c_interrupts")
 
 
-class Interrupted(Outcome):
+class Interrupted(ProduceCounts):
     """Ctrl-C arrives while the library reports the first record as confirmed."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
@@ -80,7 +80,7 @@ def test_ignored_signals_stay_ignored() -> None:
 def test_produce_is_interrupted_in_a_callback(
     command: Command, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_command, "Outcome", Interrupted)
+    monkeypatch.setattr(produce_command, "ProduceCounts", Interrupted)
     (tmp_path / "lines").write_text("one\ntwo\n")
     ran = command("produce", topic, tmp_path / "lines")
     (line,) = ran.err.strip().splitlines()
@@ -114,7 +114,7 @@ def test_produce_counts_what_was_confirmed_while_it_waited_for_input(
 def test_the_demo_is_interrupted_in_a_callback(
     broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_command, "Outcome", Interrupted)
+    monkeypatch.setattr(produce_command, "ProduceCounts", Interrupted)
     monkeypatch.setattr(demo, "TOPIC", topic)
     signals = Deferred().install()
     with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,7 @@ from confluent_kafka import AcknowledgeType, Producer
 from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight import ask_in_flight
-from kbroker.cli.queues.describe import Rates
+from kbroker.cli.queues.describe import JobRates
 from kbroker.client import admin, group_admin
 from kbroker.client.admin_endpoint import AdminEndpoint
 from kbroker.client.broker_process import free_port
@@ -302,7 +302,7 @@ def test_describe_goes_on_until_it_is_interrupted(
 
 
 def test_rates_between_two_moments() -> None:
-    rates = Rates()
+    rates = JobRates()
     moments = [(0.0, 5, 5), (2.0, 25, 20), (3.0, 25, 21), (3.0, 25, 21), (5.0, 26, 22)]
     found = [rates.of({"sent": sent, "unfinished": left}, now_s) for now_s, sent, left in moments]
     assert [(each["sent_per_s"], each["finished_per_s"]) for each in found] == [
@@ -334,7 +334,7 @@ def test_a_queue_that_is_deleted_while_it_is_listed_is_left_out(
     command("queues", "create", other)
     describe = group_admin.describe_share_group
 
-    def deleted_first(connection: Connection, group: str) -> group_admin.ShareGroup:
+    def deleted_first(connection: Connection, group: str) -> group_admin.ShareGroupDescription:
         if group == other:
             group_admin.delete_groups(connection, [other])
         return describe(connection, group)

@@ -10,7 +10,7 @@ from kbroker.client import admin
 from kbroker.client.topic_logs import read_batches
 from kbroker.formats.batches import ProducerInfo, Record
 from kbroker.redrive.dead_letters import Choice
-from kbroker.redrive.notes import NOTES_TOPIC, Notes, Wish
+from kbroker.redrive.notes import NOTES_TOPIC, Notes, RedriveWish
 from kbroker.redrive.plan import redrive
 from kbroker.share.dead_letter import Origin, headers_of
 from kbroker.testing.broker import RunningBroker
@@ -69,7 +69,7 @@ def test_in_the_topic_that_records_go_back_to(
             raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            redrive(connection, found, "mine", Wish(Choice()), interfere)
+            redrive(connection, found, "mine", RedriveWish(Choice()), interfere)
     done = command("dead-letters", "redrive", letters, "--name", "mine", "--json")
     assert (done.code, done.json["finished"], done.json["sent_before"] > 0) == (OK, True, True)
     again = redriven(broker, topic, "mine")
@@ -86,7 +86,7 @@ def test_a_damaged_batch_of_its_own(broker: RunningBroker, command: Command, top
             raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            redrive(connection, found, "mine", Wish(Choice()), interfere)
+            redrive(connection, found, "mine", RedriveWish(Choice()), interfere)
         started = Notes(connection).redrives[found.topic_id, "mine"].started
         assert started is not None
         sent = {

@@ -15,7 +15,7 @@ from kbroker.client.topic_logs import Bounds, bounds, new_producer_id
 from kbroker.formats.batches import Record
 from kbroker.redrive import sending as redrive_sending
 from kbroker.redrive.dead_letters import Choice
-from kbroker.redrive.notes import NOTES_TOPIC, Notes, Started, Wish
+from kbroker.redrive.notes import NOTES_TOPIC, Notes, RedriveWish, Started
 from kbroker.redrive.plan import redrive
 from kbroker.redrive.sending import Summary
 from kbroker.share.dead_letter import Origin, headers_of
@@ -35,7 +35,7 @@ def _interrupt(broker: RunningBroker, letters: str, name: str) -> None:
         raise Interrupted
 
     with broker.connect() as connection, pytest.raises(Interrupted):
-        redrive(connection, admin.topics(connection, [letters])[0], name, Wish(Choice()), die)
+        redrive(connection, admin.topics(connection, [letters])[0], name, RedriveWish(Choice()), die)
 
 
 def _delete_records(broker: RunningBroker, topic: str, partition: int) -> None:
@@ -77,7 +77,11 @@ def test_what_was_sent_may_be_deleted_meanwhile(broker: RunningBroker, topic: st
 
     with broker.connect() as connection:
         done = redrive(
-            connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice(group="workers")), delete
+            connection,
+            admin.topics(connection, [letters])[0],
+            "mine",
+            RedriveWish(Choice(group="workers")),
+            delete,
         )
     assert (done.finished, done.chosen) == (True, 900)
     assert done.sent + done.not_sent == 900
@@ -98,12 +102,14 @@ def test_a_rival_sends_between_asking_for_the_end_and_reading(
         if wanted.name == topic and not rivals:
             with monkeypatch.context() as undisturbed, broker.connect() as another:
                 undisturbed.setattr(redrive_sending, "bounds", bounds)
-                rivals.append(redrive(another, admin.topics(another, [letters])[0], "mine", Wish(Choice())))
+                rivals.append(
+                    redrive(another, admin.topics(another, [letters])[0], "mine", RedriveWish(Choice()))
+                )
         return found
 
     monkeypatch.setattr(redrive_sending, "bounds", ends_before_a_rival_sends)
     with broker.connect() as connection:
-        done = redrive(connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice()))
+        done = redrive(connection, admin.topics(connection, [letters])[0], "mine", RedriveWish(Choice()))
     assert [done.finished, *(each.finished for each in rivals)] == [True, True]
     assert redriven(broker, topic, "mine") == {
         (p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)
@@ -197,7 +203,16 @@ def test_of_two_started_at_the_same_moment_the_first_goes_on(
         for name in ("first", "second"):
             producer_id = new_producer_id(connection)
             Notes(connection).start(
-                Started(name, letters, found.topic_id, {0: 4, 1: 2}, targets, Wish(Choice()), producer_id, 0)
+                Started(
+                    name,
+                    letters,
+                    found.topic_id,
+                    {0: 4, 1: 2},
+                    targets,
+                    RedriveWish(Choice()),
+                    producer_id,
+                    0,
+                )
             )
     assert "redrive first of" in command("dead-letters", "redrive", letters, "--name", "second").err
     assert command("dead-letters", "redrive", letters, "--name", "first", "--json").json["sent"] == 6
@@ -215,7 +230,9 @@ def test_dead_letters_that_a_power_cut_took(broker: RunningBroker, command: Comm
         targets = {topic: (source.topic_id, dict.fromkeys(source.partitions, 2))}
         producer_id = new_producer_id(connection)
         Notes(connection).start(
-            Started("cut", letters, found.topic_id, {0: 9, 1: 2}, targets, Wish(Choice()), producer_id, 0)
+            Started(
+                "cut", letters, found.topic_id, {0: 9, 1: 2}, targets, RedriveWish(Choice()), producer_id, 0
+            )
         )
     done = command("dead-letters", "redrive", letters, "--name", "cut", "--json").json
     assert (done["sent"], done["not_sent"], done["finished"]) == (6, 0, True)
@@ -225,7 +242,7 @@ def test_notes_of_scattered_dead_letters(broker: RunningBroker) -> None:
     """More than fit into one record of the notes."""
     with broker.connect() as connection:
         notes = Notes(connection)
-        started = Started("scattered", "t", UUID(int=77), {}, {}, Wish(Choice()), 0, 0)
+        started = Started("scattered", "t", UUID(int=77), {}, {}, RedriveWish(Choice()), 0, 0)
         noted = notes.start(started)
         sent = {(partition, 10**15 + 2 * offset) for partition in (0, 1) for offset in range(40_000)}
         notes.finish(noted, sent, 5)
@@ -240,7 +257,7 @@ def test_notes_of_earlier_versions(broker: RunningBroker) -> None:
         notes = Notes(connection)
         for name, keep_schedule in (("early", False), ("late", True)):
             started = Started(
-                name, "t", UUID(int=78), {}, {}, Wish(Choice(), keep_schedule=keep_schedule), 0, 0
+                name, "t", UUID(int=78), {}, {}, RedriveWish(Choice(), keep_schedule=keep_schedule), 0, 0
             )
             assert ("keep_schedule" in json.loads(started.encode())["wish"]) == keep_schedule
             notes.start(started)

@@ -10,7 +10,11 @@ from uuid import UUID
 import pytest
 
 from kbroker.client import consumer_group_admin
-from kbroker.client.consumer_group_admin import CommittedOffset, ConsumerGroup, ConsumerMember
+from kbroker.client.consumer_group_admin import (
+    CommittedOffset,
+    ConsumerGroupDescription,
+    ConsumerMemberDescription,
+)
 from kbroker.client.group_admin import TopicPartition
 from kbroker.client.rpc import API_KEYS
 from kbroker.errors import ErrorCode, KafkaError
@@ -109,12 +113,14 @@ def test_groups_of_both_kinds_in_the_order_of_the_question() -> None:
         old, none, new, connect = consumer_group_admin.describe_consumer_groups(
             connection, ["old", "none", "new", "connect"]
         )
-    classic = ConsumerMember(
+    classic = ConsumerMemberDescription(
         "m", "desk", "c", "/h", "rack-1", None, ("a", "b"), None, {"a": (2,), "b": (0, 1)}, None, None
     )
-    modern = ConsumerMember("m", None, "c", "/h", None, 4, ("a", "b"), None, {"a": (0, 1)}, {"a": (2,)}, True)
-    assert old == ConsumerGroup("old", "classic", "Stable", "range", None, None, (classic,))
-    assert new == ConsumerGroup("new", "consumer", "Stable", "uniform", 5, 4, (modern,))
+    modern = ConsumerMemberDescription(
+        "m", None, "c", "/h", None, 4, ("a", "b"), None, {"a": (0, 1)}, {"a": (2,)}, True
+    )
+    assert old == ConsumerGroupDescription("old", "classic", "Stable", "range", None, None, (classic,))
+    assert new == ConsumerGroupDescription("new", "consumer", "Stable", "uniform", 5, 4, (modern,))
     assert isinstance(none, KafkaError)
     assert (none.code, none.message) == (ErrorCode.group_id_not_found, "Group none is not a consumer group.")
     assert isinstance(connect, KafkaError)
@@ -130,7 +136,7 @@ def test_a_broker_that_knows_classic_groups_only() -> None:
         _,
     ):
         old, none = consumer_group_admin.describe_consumer_groups(connection, ["old", "none"])
-    assert isinstance(old, ConsumerGroup)
+    assert isinstance(old, ConsumerGroupDescription)
     assert (old.members[0].instance_id, old.members[0].assignment) == (None, {"a": (2,), "b": (0, 1)})
     assert isinstance(none, KafkaError)
     assert none.code is ErrorCode.group_id_not_found

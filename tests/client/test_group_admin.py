@@ -201,7 +201,7 @@ def test_describing_several_groups_one_of_them_missing() -> None:
         first, second = group_admin.describe_share_groups(connection, ["a", "b"])
         with pytest.raises(KafkaError, match=r"Group b not found\."):
             group_admin.describe_share_group(connection, "b")
-    assert isinstance(first, group_admin.ShareGroup)
+    assert isinstance(first, group_admin.ShareGroupDescription)
     assert isinstance(second, KafkaError)
     assert (first.group_id, second.code) == ("a", ErrorCode.group_id_not_found)
 
@@ -213,7 +213,7 @@ def test_coordinators() -> None:
 
     with answering(FIND_COORDINATOR, answer) as (connection, _):
         assert group_admin.find_coordinators(connection, ["a", "b"]) == dict.fromkeys(
-            "ab", group_admin.Coordinator(3, "h", 9092)
+            "ab", group_admin.CoordinatorNode(3, "h", 9092)
         )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kbroker.testing.compaction_events import EntriesRead, Entry, LogScanned
+from kbroker.testing.compaction_events import EntriesRead, EntrySeen, LogScanned
 from tests.crash.transaction_reading import CALL_S, open_consumer
 from tests.crash.worker import History, Worker, digest_of, stopping
 
@@ -57,7 +57,7 @@ def _note(
         if message.error() is None:
             by_log[str(message.topic()), int(message.partition() or 0)].append(message)
     for log, found in by_log.items():
-        entries = tuple(Entry(int(each.offset() or 0), name_of(each), digest_of(each)) for each in found)
+        entries = tuple(EntrySeen(int(each.offset() or 0), name_of(each), digest_of(each)) for each in found)
         history.write(EntriesRead(now_ns, reader, *log, entries, is_committed))
         yield log, found
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.compaction_events import Stage
 from kbroker.testing.compaction_history import (
-    CompactionSettings,
+    CompactionHistorySettings,
     CompactionStatistics,
     Report,
     check,
@@ -63,9 +63,9 @@ WINDOW_CONFIG = {
 IN_PASS_WITHIN_S = 30.0
 
 
-def settings_of(durability: str = "disk") -> CompactionSettings:
+def settings_of(durability: str = "disk") -> CompactionHistorySettings:
     may_lose_ms = MAY_LOSE_MS if durability == "os" else 0
-    return CompactionSettings(DELETE_RETENTION_MS, SETTINGS, frozenset({WINDOW}), may_lose_ms)
+    return CompactionHistorySettings(DELETE_RETENTION_MS, SETTINGS, frozenset({WINDOW}), may_lose_ms)
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ def judge_state(
     home: Path,
     before: Sequence[Event],
     life: int,
-    settings: CompactionSettings,
+    settings: CompactionHistorySettings,
     *,
     is_settled: bool,
 ) -> Report:

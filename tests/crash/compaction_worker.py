@@ -29,7 +29,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer
 
 from kbroker.testing.compaction_events import EntryConfirmed, EntrySent, Settled
-from kbroker.testing.transaction_events import Result
+from kbroker.testing.transaction_events import TransactionResult
 from tests.crash.compaction_reading import (
     LOGS,
     NAME_HEADER,
@@ -168,7 +168,7 @@ def transact_one(name: str, transactional_id: str, bootstrap: str, history: Hist
         stopping.wait(chooser.uniform(0.01, 0.2))
 
 
-def _transact(writer: Writer, producer: Producer, sender: Sender, transaction: str) -> Result:
+def _transact(writer: Writer, producer: Producer, sender: Sender, transaction: str) -> TransactionResult:
     chooser = writer.random
     try:
         producer.begin_transaction()

@@ -32,7 +32,16 @@ from kbroker.testing.history_events import (
     PurgeSent,
     Record,
 )
-from kbroker.testing.producer_history import REMEMBERED, Batch, Lane, Ledger, Log, Place, Retention, value_of
+from kbroker.testing.producer_history import (
+    REMEMBERED,
+    Batch,
+    Ledger,
+    Log,
+    ProducerLane,
+    ProducerPlace,
+    Retention,
+    value_of,
+)
 from tests.crash.purge_topics import OLD_MS, RETENTION, TOPICS
 
 IDS_AT_ONCE = 4
@@ -131,11 +140,11 @@ class Stubborn:
     def send_next(self) -> None:
         producer_id = self.chooser.choice(self.ledger.ids[-IDS_AT_ONCE:])
         topic = self.chooser.choice(list(TOPICS))
-        place = Place(producer_id, Log(topic, self.chooser.randrange(TOPICS[topic])))
+        place = ProducerPlace(producer_id, Log(topic, self.chooser.randrange(TOPICS[topic])))
         if place in self.ledger.lanes or place not in self.ledger.lost:
-            self._send(place, self._next(place, self.ledger.lanes.get(place) or Lane()))
+            self._send(place, self._next(place, self.ledger.lanes.get(place) or ProducerLane()))
 
-    def _next(self, place: Place, lane: Lane, count: int | None = None) -> Batch:
+    def _next(self, place: ProducerPlace, lane: ProducerLane, count: int | None = None) -> Batch:
         count = count or self.chooser.choice([1, 1, 2, 3, 5, 12])
         is_old = RETENTION[place.log.topic] is Retention.OLD and self.chooser.random() < 0.9
         return Batch(lane.next_sequence, count, is_old)
@@ -166,11 +175,11 @@ class Stubborn:
         """A new producer writes to each log until that ends beyond the given offset."""
         self.take_id()
         for log, offset in offsets.items():
-            place = Place(self.ledger.ids[-1], log)
+            place = ProducerPlace(self.ledger.ids[-1], log)
             missing = offset + 1 - self.ledger.log(*log).end
-            self._send(place, self._next(place, Lane(), count=max(1, missing)))
+            self._send(place, self._next(place, ProducerLane(), count=max(1, missing)))
 
-    def _send(self, place: Place, batch: Batch) -> None:
+    def _send(self, place: ProducerPlace, batch: Batch) -> None:
         producer_id, (topic, partition) = place
         timestamp_ms = time.time_ns() // 1_000_000 - (OLD_MS if batch.is_old else 0)
         values = [value_of(place, batch.sequence + number).encode() for number in range(batch.count)]
@@ -222,9 +231,9 @@ class Stubborn:
 
     def purge_newest(self, log: Log) -> None:
         """Nearly all of the log, and thereby nearly all of some records that were just written."""
-        place = Place(self.ledger.ids[-1], log)
+        place = ProducerPlace(self.ledger.ids[-1], log)
         for _ in range(2):
-            self._send(place, self._next(place, self.ledger.lanes.get(place) or Lane(), count=20))
+            self._send(place, self._next(place, self.ledger.lanes.get(place) or ProducerLane(), count=20))
         self.purge_log(log, 0.95)
 
     def observe(self, *only: Log) -> None:

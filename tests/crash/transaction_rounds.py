@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
-from kbroker.testing.transaction_history import Report, TransactionSettings, TransactionStatistics, check
+from kbroker.testing.transaction_history import (
+    Report,
+    TransactionHistorySettings,
+    TransactionStatistics,
+    check,
+)
 from tests.consumer_groups.flow import broker_config
 from tests.crash.harness import Client, ClientFailed, Torment, row_of
 from tests.crash.tally import Progress, silent
@@ -31,7 +36,7 @@ CONFIG = {
     **broker_config(SESSION_MS),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
-SETTINGS = TransactionSettings(INPUTS)
+SETTINGS = TransactionHistorySettings(INPUTS)
 ROLES = ("write", "transform", "read")
 BUSY_BYTES = 6000
 """Of events: on a busy machine a round lasts until there are so many."""

@@ -40,9 +40,9 @@ from kbroker.testing.history_events import SendConfirmed, Sent
 from kbroker.testing.transaction_events import (
     CommitAsked,
     Planned,
-    Result,
     TransactionBegan,
     TransactionEnded,
+    TransactionResult,
 )
 from tests.crash.transaction_reading import (
     CALL_S,
@@ -152,12 +152,12 @@ class Writer:
         *,
         is_commit: bool,
         inside: Callable[[Producer], None] | None = None,
-    ) -> Result:
+    ) -> TransactionResult:
         """One transaction. `inside`: what else belongs to it."""
         producer = self.producer
         assert producer is not None
         transaction, records = self.begin(planned)
-        result = Result.UNKNOWN
+        result = TransactionResult.UNKNOWN
         try:
             producer.begin_transaction()
             self.send(producer, records)
@@ -169,29 +169,29 @@ class Writer:
         self.ended(transaction, result)
         return result
 
-    def end(self, producer: Producer, transaction: str, *, is_commit: bool) -> Result:
+    def end(self, producer: Producer, transaction: str, *, is_commit: bool) -> TransactionResult:
         """Raises KafkaException."""
         if is_commit:
             self.history.write(CommitAsked(time.monotonic_ns(), transaction))
             producer.commit_transaction(CALL_S)
-            return Result.COMMITTED
+            return TransactionResult.COMMITTED
         flush(producer, CALL_S)
         producer.abort_transaction(CALL_S)
-        return Result.ABORTED
+        return TransactionResult.ABORTED
 
-    def failed(self, producer: Producer, error: KafkaException) -> Result:
+    def failed(self, producer: Producer, error: KafkaException) -> TransactionResult:
         """Abort if the library asks for it; otherwise the producer is given up."""
         print(f"{self.id}: {error}", file=sys.stderr, flush=True)
         if error.args[0].txn_requires_abort():
             try:
                 producer.abort_transaction(CALL_S)
-                return Result.ABORTED
+                return TransactionResult.ABORTED
             except KafkaException as another:
                 print(f"{self.id}: abort: {another}", file=sys.stderr, flush=True)
         self.producer = None
-        return Result.UNKNOWN
+        return TransactionResult.UNKNOWN
 
-    def ended(self, transaction: str, result: Result) -> None:
+    def ended(self, transaction: str, result: TransactionResult) -> None:
         self.history.write(TransactionEnded(time.monotonic_ns(), transaction, result))
 
 
@@ -241,7 +241,7 @@ def overtake(writer: Writer) -> None:
         if writer.producer is None:
             return
         is_fenced = True
-        writer.ended(transaction, Result.ABORTED)
+        writer.ended(transaction, TransactionResult.ABORTED)
         other = threading.Thread(target=guarded, args=(_meanwhile, writer))
         other.start()
         try:
@@ -324,9 +324,9 @@ class Transformer:
             ]
 
         result = self._writer.write(planned, is_commit=is_commit, inside=partial(self._offsets, messages))
-        if result is not Result.COMMITTED:
+        if result is not TransactionResult.COMMITTED:
             self._go_back()
-        return result is Result.COMMITTED
+        return result is TransactionResult.COMMITTED
 
     def _offsets(self, messages: Sequence[Message], producer: Producer) -> None:
         ends: dict[int, int] = {}

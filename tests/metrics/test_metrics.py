@@ -19,7 +19,7 @@ from kbroker.errors import StoreFailed
 from kbroker.metrics import SECONDS, Histogram, ShareGroupMetrics
 from kbroker.metrics_export import scrape as scrape_module
 from kbroker.metrics_export import share_numbers
-from kbroker.metrics_export.scrape import Scrape, Turns
+from kbroker.metrics_export.scrape import Scrape, ScrapeTurns
 from kbroker.metrics_export.table import METRICS
 from tests.api import dead_letter_queues as queues
 from tests.api.conftest import Client
@@ -418,7 +418,7 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
     for value in (0, 1, 1.5, 5, 6, 100):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 2], 113.5)
-    scrape = Scrape(Turns())
+    scrape = Scrape(ScrapeTurns())
     scrape.add_histogram("kbroker_commit_seconds", histogram, {"store": "log"})
     (family,) = [each for each, _ in scrape.pieces() if each.samples]
     buckets = {
@@ -484,7 +484,7 @@ async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
 def test_scrapes_at_the_same_time_take_turns() -> None:
     """However many there are, they use half of the time; one that does not arrive costs the others
     nothing."""
-    turns, moment = Turns(), scrape_module._MOMENT_S
+    turns, moment = ScrapeTurns(), scrape_module._MOMENT_S
     assert [turns.take(10.0) for _ in range(3)] == pytest.approx([10 + n * moment for n in (1, 3, 5)])
     assert turns.take(10 + 2 * moment) == pytest.approx(10 + 7 * moment)
     assert turns.take(20.0) == pytest.approx(20 + moment)

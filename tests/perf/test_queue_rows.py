@@ -13,7 +13,7 @@ import click
 import pytest
 
 from kbroker.client.group_admin import group_types
-from kbroker.workloads.client_process import SLOT_S, Report
+from kbroker.workloads.client_process import SLOT_S, ClientReport
 from kbroker.workloads.window import Plan, Span, Window, measure
 from perf.queues import all_rows, ordered, parked, redelivery
 from perf.queues.__main__ import SUITE
@@ -81,7 +81,7 @@ def test_lateness_is_of_jobs_that_come_again_within_the_window() -> None:
     first = JobReport(released=array("q", [7, 8, 9]), released_s=array("d", [10.0, 10.1, 10.2]))
     second = JobReport(back=array("q", [7, 8, 9, 6]), back_s=array("d", [10.9, 11.25, 13.5, 11.0]))
     window = Window(
-        [Report(units=Counter()), first, second], Span(int(11.0 / SLOT_S), int(13.0 / SLOT_S), 2.0)
+        [ClientReport(units=Counter()), first, second], Span(int(11.0 / SLOT_S), int(13.0 / SLOT_S), 2.0)
     )
     assert lateness_ms(window, delay_s=1.0) == pytest.approx([150.0])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from kbroker.client.broker_process import RunningBroker
 from kbroker.testing.history_events import PowerLost, merge
 from kbroker.testing.transaction_events import TransactionBegan
-from kbroker.testing.transaction_history import Report, TransactionSettings, check
+from kbroker.testing.transaction_history import Report, TransactionHistorySettings, check
 from tests.crash import transaction_rounds, transaction_worker
 from tests.crash.harness import LAUNCHER, Torment
 from tests.crash.transaction_reading import INPUTS, wait_until_stable
@@ -41,8 +41,8 @@ class TransactionSetup(Setup):
         )
 
     @property
-    def settings(self) -> TransactionSettings:
-        return TransactionSettings(INPUTS, MAY_LOSE_MS if self.durability == "os" else 0)
+    def settings(self) -> TransactionHistorySettings:
+        return TransactionHistorySettings(INPUTS, MAY_LOSE_MS if self.durability == "os" else 0)
 
 
 def record(setup: TransactionSetup, home: Path, *, seed: int, load_s: float, kills: int) -> list[Entry]:

@@ -34,7 +34,7 @@ from kbroker.security.sasl import (
     Authenticated,
     Continue,
     Sasl,
-    Stage,
+    SaslStage,
 )
 from kbroker.security.scram import salt_password
 from tests.api.authorization_world import AUTHORIZER, FIELDS, MISSING, OPEN, opened
@@ -134,7 +134,7 @@ _TOKENS = (
 
 def step_at_random(chance: random.Random, sasl: Sasl) -> bool:
     """One request of an attacker. Returns False when the connection is closed."""
-    fitting = AUTHENTICATE_KEY if sasl.stage is Stage.TOKENS else HANDSHAKE_KEY
+    fitting = AUTHENTICATE_KEY if sasl.stage is SaslStage.TOKENS else HANDSHAKE_KEY
     key = (
         fitting if chance.random() < 0.97 else chance.choice((HANDSHAKE_KEY, AUTHENTICATE_KEY, METADATA, -1))
     )
@@ -162,10 +162,10 @@ def test_nobody_logs_in_by_a_changed_message(count: int) -> None:
         sasl = connection()
         while step_at_random(chance, sasl):
             steps += 1
-            assert sasl.stage is not Stage.READY
+            assert sasl.stage is not SaslStage.READY
             assert sasl.principal is None
         steps += 1
-        assert sasl.stage in (Stage.FAILED, Stage.TOKENS, Stage.HANDSHAKE)
+        assert sasl.stage in (SaslStage.FAILED, SaslStage.TOKENS, SaslStage.HANDSHAKE)
         assert sasl.principal is None
 
 

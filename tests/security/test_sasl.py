@@ -25,7 +25,7 @@ from kbroker.security.sasl import (
     Continue,
     Refused,
     Sasl,
-    Stage,
+    SaslStage,
     Step,
 )
 from kbroker.security.scram import DIGESTS, ScramClient, new_credential, salt_password
@@ -94,7 +94,7 @@ def test_a_log_in(mechanism: str, asks_for_versions: bool) -> None:
     ] * 3
     assert sasl.handshake(1, mechanism) == (ErrorCode.illegal_sasl_state, ())
     assert sasl.authenticate(b"x", 0) == Refused(ErrorCode.illegal_sasl_state, LATE_AUTHENTICATE)
-    assert sasl.stage is Stage.READY
+    assert sasl.stage is SaslStage.READY
 
 
 @pytest.mark.parametrize("key", [METADATA, AUTHENTICATE_KEY, -1, 9999])
@@ -218,7 +218,7 @@ class TestRenewal:
         log_in(sasl)
         sasl.admit(HANDSHAKE_KEY, 1000)
         assert sasl.handshake(0, "PLAIN").error_code is ErrorCode.illegal_sasl_state
-        assert sasl.stage is Stage.FAILED
+        assert sasl.stage is SaslStage.FAILED
 
 
 class Walk(RuleBasedStateMachine):
@@ -241,7 +241,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from([METADATA, API_VERSIONS_KEY, 0, 1, 44]), is_refused=st.booleans())
     def request(self, key: int, is_refused: bool) -> None:
-        was_ready = self.sasl.stage is Stage.READY
+        was_ready = self.sasl.stage is SaslStage.READY
         admission = self.sasl.admit(key, self.now_ms)
         if admission is Admission.SERVE and key == API_VERSIONS_KEY and not is_refused:
             self.sasl.api_versions_answered()
@@ -253,7 +253,7 @@ class Walk(RuleBasedStateMachine):
     def shake_hands(self, version: int, mechanism: str) -> None:
         if not self.sasl.takes_raw_tokens and self.sasl.admit(HANDSHAKE_KEY, self.now_ms) is Admission.SERVE:
             answer = self.sasl.handshake(version, mechanism)
-            assert (answer.error_code is ErrorCode.none) == (self.sasl.stage is Stage.TOKENS)
+            assert (answer.error_code is ErrorCode.none) == (self.sasl.stage is SaslStage.TOKENS)
 
     def _may_send_token(self) -> bool:
         sasl = self.sasl
@@ -267,7 +267,7 @@ class Walk(RuleBasedStateMachine):
                 step = self.sasl.derived(bytes(32), self.now_ms)
             assert not isinstance(step, Authenticated)
 
-    @precondition(lambda self: self.sasl.stage is Stage.TOKENS)
+    @precondition(lambda self: self.sasl.stage is SaslStage.TOKENS)
     @rule(name=st.sampled_from(["alice", "bob", "carol"]), wrong=st.booleans())
     def prove(self, name: str, wrong: bool) -> None:
         requested = self.sasl._requested
@@ -288,7 +288,7 @@ class Walk(RuleBasedStateMachine):
     def only_a_proof_gives_a_principal(self) -> None:
         expected = None if self.proved is None else user(self.proved)
         assert self.sasl.principal == expected
-        if self.sasl.stage is Stage.READY:
+        if self.sasl.stage is SaslStage.READY:
             assert self.proved is not None
 
 

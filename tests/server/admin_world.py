@@ -17,14 +17,14 @@ from kbroker.security.scram import salt_password
 from kbroker.server.admin_access import AdminAccess
 from kbroker.server.admin_actions import AdminActions
 from kbroker.server.admin_forms import AdminForms
-from kbroker.server.admin_requests import Client, HttpRefusal, HttpRequest, refused
+from kbroker.server.admin_requests import HttpPeer, HttpRefusal, HttpRequest, refused
 from kbroker.server.admin_views import AdminViews
 from tests.api.authorization_world import acls
 from tests.metrics.world import opened
 
 SALT = b"a salt of 16 byt"
-LOCAL = Client("127.0.0.1", "127.0.0.1", is_local=True)
-ELSEWHERE = Client("10.0.0.7", "10.0.0.1", is_local=False)
+LOCAL = HttpPeer("127.0.0.1", "127.0.0.1", is_local=True)
+ELSEWHERE = HttpPeer("10.0.0.7", "10.0.0.1", is_local=False)
 PORT = 9644
 
 
@@ -53,7 +53,7 @@ class AdminWorld:
         self,
         target: str,
         method: str = "GET",
-        peer: Client = LOCAL,
+        peer: HttpPeer = LOCAL,
         form: Mapping[str, str] | None = None,
         **headers: str,
     ) -> Reply:

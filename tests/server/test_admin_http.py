@@ -20,7 +20,7 @@ import trio
 
 from kbroker.server import admin_http
 from kbroker.server.admin_http import AdminHttp
-from kbroker.server.admin_requests import Client, HttpAnswer, HttpRefusal, HttpRequest, View, json_answer
+from kbroker.server.admin_requests import HttpAnswer, HttpPeer, HttpRefusal, HttpRequest, View, json_answer
 from kbroker.server.run import bind
 from kbroker.testing.broker import RunningBroker, open_test_broker
 
@@ -401,7 +401,7 @@ async def test_refused_connections_make_one_line(
 
 async def test_one_other_machine_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_http, "MAX_OF_ADDRESS", 1)
-    far = Client("192.0.2.1", "192.0.2.2", is_local=False)
+    far = HttpPeer("192.0.2.1", "192.0.2.2", is_local=False)
     monkeypatch.setattr(admin_http, "_client_of", lambda _: far)
     async with serving(fine) as (_, connect), await connect() as first:
         await first.send_all(GET)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from kbroker.security.principals import ANONYMOUS
-from kbroker.server.admin_access import Caller
+from kbroker.server.admin_access import AdminCaller
 from kbroker.server.admin_requests import HttpRequest
 from kbroker.server.admin_views import AdminViews
 from tests.api.share_consumers import FAST, GROUP, Member, prepare
@@ -23,7 +23,7 @@ async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) ->
         for partition in range(4):
             await Member(world.client, f"M{partition}").fetch([(topic_id, partition)], wait_ms=5000)
         in_flight = AdminViews(world.broker).views()["in_flight"]
-        caller = Caller(ANONYMOUS, is_known=False, rights=None)
+        caller = AdminCaller(ANONYMOUS, is_known=False, rights=None)
         answer = await in_flight(HttpRequest((), {}), caller, {"GROUP": GROUP})
         assert not isinstance(answer.body, bytes)
         text = b""

@@ -11,7 +11,7 @@ import trio.testing
 
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.connection import Connection, PeerGone
+from kbroker.broker.connection import ClientConnection, PeerGone
 from kbroker.metrics import WaitMetrics
 from kbroker.server.listener import HangUps
 
@@ -30,7 +30,7 @@ async def test_who_waits_hears_that_the_peer_has_gone(
 ) -> None:
     hang_ups, deadlines = HangUps(has_epoll=has_epoll), Deadlines()
     (gone, its_peer), (there, _other_peer) = socket.socketpair(), socket.socketpair()
-    connections = [Connection(number, "client", deadlines) for number in (1, 2)]
+    connections = [ClientConnection(number, "client", deadlines) for number in (1, 2)]
     for sock, connection in zip((gone, there), connections, strict=True):
         hang_ups.watch(sock.fileno(), connection)
     async with trio.open_nursery() as nursery:
@@ -51,10 +51,10 @@ async def test_long_waits_leave_nothing_behind_for_long(autojump_clock: trio.tes
     """A wait ends when its time is over, however long that is; waits of clients that have gone are
     removed within a minute."""
     deadlines, day = Deadlines(), 86_400.0
-    connections = [Connection(number, "client", deadlines) for number in range(50)]
+    connections = [ClientConnection(number, "client", deadlines) for number in range(50)]
     waited: list[float] = []
 
-    async def wait(connection: Connection) -> None:
+    async def wait(connection: ClientConnection) -> None:
         try:
             await connection.park(Waiter(), 24 * day)
             waited.append(trio.current_time())
@@ -105,7 +105,7 @@ async def test_a_wait_ends_though_more_arrives_during_each_look(
     deadlines, waits = Deadlines(), WaitMetrics()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadlines.run)
-        search, connection = BusySearch(), Connection(1, "client", deadlines)
+        search, connection = BusySearch(), ClientConnection(1, "client", deadlines)
         began = trio.current_time()
         await connection.wait_for(search, 500, waits)
         assert trio.current_time() - began == pytest.approx(0.6, abs=0.01)

@@ -9,7 +9,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.altering import (
     BrokerConfig,
     ConfigChange,
-    Operation,
+    ConfigOperation,
     Scope,
     Source,
     alter_incrementally,
@@ -20,7 +20,12 @@ from kbroker.settings.altering import (
 )
 
 DEFAULTS = BrokerConfig.load()
-SET, DELETE, APPEND, SUBTRACT = Operation.SET, Operation.DELETE, Operation.APPEND, Operation.SUBTRACT
+SET, DELETE, APPEND, SUBTRACT = (
+    ConfigOperation.SET,
+    ConfigOperation.DELETE,
+    ConfigOperation.APPEND,
+    ConfigOperation.SUBTRACT,
+)
 INTERVAL = "group.share.assignment.interval.ms"
 
 
@@ -66,7 +71,7 @@ def test_lists() -> None:
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_only_lists_have_parts(operation: Operation) -> None:  # CFG-31
+def test_only_lists_have_parts(operation: ConfigOperation) -> None:  # CFG-31
     code, message = refused(Scope.GROUP, ("share.session.timeout.ms", operation, "1"))
     assert (code, message) == (
         ErrorCode.invalid_config,
@@ -75,7 +80,7 @@ def test_only_lists_have_parts(operation: Operation) -> None:  # CFG-31
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
-def test_null_is_for_deleting_only(operation: Operation) -> None:  # CFG-31
+def test_null_is_for_deleting_only(operation: ConfigOperation) -> None:  # CFG-31
     refusal = (ErrorCode.invalid_request, "Null value not supported for : share.session.timeout.ms")
     assert refused(Scope.GROUP, ("share.session.timeout.ms", operation, None)) == refusal
 

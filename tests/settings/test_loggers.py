@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.altering import ConfigChange, Operation
+from kbroker.settings.altering import ConfigChange, ConfigOperation
 from kbroker.settings.loggers import LEVELS, ROOT, alter_loggers, logger_rows
 
 NAME = "kbroker.tests.levels.child"
@@ -31,7 +31,7 @@ def level_of(name: str) -> str | None:
     return row.value
 
 
-def change(name: str, value: str | None, operation: int = Operation.SET) -> None:
+def change(name: str, value: str | None, operation: int = ConfigOperation.SET) -> None:
     alter_loggers([ConfigChange(name, operation, value)], validate_only=False)
 
 
@@ -56,7 +56,7 @@ def test_a_logger_without_a_level_has_that_above_it() -> None:
     change(PARENT, "DEBUG")
     assert level_of(NAME) == "DEBUG"
     assert logging.getLogger(NAME).isEnabledFor(logging.DEBUG)
-    change(PARENT, None, Operation.DELETE)
+    change(PARENT, None, ConfigOperation.DELETE)
     assert level_of(NAME) == "ERROR"
 
 

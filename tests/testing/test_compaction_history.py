@@ -9,15 +9,15 @@ import pytest
 
 from kbroker.testing.compaction_events import (
     EntriesRead,
-    Entry,
     EntryConfirmed,
+    EntrySeen,
     EntrySent,
     LogScanned,
     PassNoted,
     Settled,
     Stage,
 )
-from kbroker.testing.compaction_history import CompactionSettings, Report, check
+from kbroker.testing.compaction_history import CompactionHistorySettings, Report, check
 from kbroker.testing.history import GroupSettings
 from kbroker.testing.history_events import (
     AckAnswered,
@@ -35,11 +35,11 @@ from kbroker.testing.history_events import (
     merge,
     to_json,
 )
-from kbroker.testing.transaction_events import CommitAsked, Result, TransactionEnded
+from kbroker.testing.transaction_events import CommitAsked, TransactionEnded, TransactionResult
 
 MS = 1_000_000
 RETENTION_MS = 1000
-SETTINGS = CompactionSettings(RETENTION_MS, GroupSettings(1000, 10), frozenset({"w"}))
+SETTINGS = CompactionHistorySettings(RETENTION_MS, GroupSettings(1000, 10), frozenset({"w"}))
 LOG = "t", 0
 
 
@@ -68,8 +68,8 @@ class Story:
     def send_unanswered(self, at: int, name: str, key: str = "k") -> None:
         self.events.append(EntrySent(at * MS, "q", name, self.topic, 0, key, name[0] == "x", digest=name))
 
-    def end(self, at: int, transaction: str, result: Result) -> None:
-        if result is not Result.ABORTED:
+    def end(self, at: int, transaction: str, result: TransactionResult) -> None:
+        if result is not TransactionResult.ABORTED:
             self.events.append(CommitAsked(at * MS - 1, transaction))
         self.events.append(TransactionEnded(at * MS, transaction, result))
 
@@ -87,7 +87,7 @@ class Story:
         self.scans += 1
         reader, end = f"r{self.scans}", (at + 10 if until is None else until) * MS
         found = names or self.log
-        entries = tuple(Entry(each, found[each], found[each]) for each in offsets)
+        entries = tuple(EntrySeen(each, found[each], found[each]) for each in offsets)
         self.events += [
             EntriesRead(end, reader, self.topic, 0, entries, is_committed),
             LogScanned(end, at * MS, reader, self.topic, 0, start, stop, is_committed, is_final),
@@ -103,7 +103,7 @@ class Story:
             AckAnswered(at * MS + 2, "c", record, Outcome.CONFIRMED),
         ]
 
-    def finish(self, *, start: int = 0, settings: CompactionSettings = SETTINGS) -> Report:
+    def finish(self, *, start: int = 0, settings: CompactionHistorySettings = SETTINGS) -> Report:
         delivered = {event.record.offset for event in self.events if isinstance(event, Delivered)}
         for number, (offset, name) in enumerate(sorted(self.log.items())):
             if offset not in delivered:
@@ -125,7 +125,7 @@ def good() -> Story:
     story.send(2, "w1", 2, "deleted", gone=True)
     story.send(3, "x1", 3, "deleted", gone=True)
     story.send(4, "a1", 4, "aborted", gone=True, transaction="t1")
-    story.end(5, "t1", Result.ABORTED)
+    story.end(5, "t1", TransactionResult.ABORTED)
     return story
 
 
@@ -214,32 +214,36 @@ def never_asked() -> Story:
 def contradiction() -> Story:
     story = good()
     story.send_unanswered(6, "v3", "other")
-    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (Entry(1, "v3", "v3"),)))
+    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (EntrySeen(1, "v3", "v3"),)))
     return story
 
 
 def moved() -> Story:
     story = good()
-    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (Entry(1, "v2", "v2"), Entry(7, "v2", "v2"))))
+    story.events.append(
+        EntriesRead(10 * MS, "f", "t", 0, (EntrySeen(1, "v2", "v2"), EntrySeen(7, "v2", "v2")))
+    )
     return story
 
 
 def changed() -> Story:
     story = good()
-    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (Entry(1, "v2", "?"),)))
+    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (EntrySeen(1, "v2", "?"),)))
     return story
 
 
 def invented() -> Story:
     story = good()
-    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (Entry(1, "v2", "v2"), Entry(9, "nobody", ""))))
+    story.events.append(
+        EntriesRead(10 * MS, "f", "t", 0, (EntrySeen(1, "v2", "v2"), EntrySeen(9, "nobody", "")))
+    )
     return story
 
 
 def disorder() -> Story:
     story = good()
     for at, offset, name in ((10, 3, "x1"), (11, 1, "v2")):
-        story.events.append(EntriesRead(at * MS, "f", "t", 0, (Entry(offset, name, name),)))
+        story.events.append(EntriesRead(at * MS, "f", "t", 0, (EntrySeen(offset, name, name),)))
     return story
 
 
@@ -252,7 +256,7 @@ def reordered() -> Story:
 
 def skipped() -> Story:
     story = good()
-    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (Entry(3, "x1", "x1"),)))
+    story.events.append(EntriesRead(10 * MS, "f", "t", 0, (EntrySeen(3, "x1", "x1"),)))
     return story
 
 
@@ -381,7 +385,7 @@ def test_kills_and_cuts_in_passes_are_counted() -> None:
 
 
 def test_a_cut_may_take_what_was_confirmed_shortly_before() -> None:
-    settings = CompactionSettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
+    settings = CompactionHistorySettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
     for at, rules in ((850, set[str]()), (700, {"lost"})):
         story = good()
         story.send(at, "v3", 9, gone=True)
@@ -402,7 +406,7 @@ def test_acknowledgements_of_a_delivery_that_a_cut_may_take_prove_nothing(
 ) -> None:
     """The group need not deliver the record again: both may be on the disk. If it has another
     record there, it must."""
-    settings = CompactionSettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
+    settings = CompactionHistorySettings(RETENTION_MS, SETTINGS.group, may_lose_last_ms=100)
     story = good()
     record = Record(*LOG, 9)
     story.send(700, "v9", 9, "another")

@@ -26,7 +26,7 @@ from kbroker.testing.history_events import (
     from_json,
     to_json,
 )
-from kbroker.testing.producer_history import Log, Place, Report, Retention, check, value_of
+from kbroker.testing.producer_history import Log, ProducerPlace, Report, Retention, check, value_of
 
 NOTHING, OLD, ANYTHING = "nothing", "old", "anything"
 """Topics by what their retention may remove."""
@@ -91,7 +91,7 @@ class Story:
         self.add(LogReadDone(self.now(), self.topic, 0))
 
     def value(self, sequence: int, producer: int = P) -> str:
-        return value_of(Place(producer, Log(self.topic, 0)), sequence)
+        return value_of(ProducerPlace(producer, Log(self.topic, 0)), sequence)
 
     def judge(self) -> Report:
         return check(self.events, RETENTION)

@@ -27,16 +27,16 @@ from kbroker.testing.history_events import (
 from kbroker.testing.transaction_events import (
     CommitAsked,
     Planned,
-    Result,
     StableEndSeen,
     TransactionBegan,
     TransactionEnded,
+    TransactionResult,
 )
-from kbroker.testing.transaction_history import RULES, Report, TransactionSettings, check
+from kbroker.testing.transaction_history import RULES, Report, TransactionHistorySettings, check
 
 MS = 1_000_000
 EVENTS, INPUTS, OUTPUTS = "events", "inputs", "outputs"
-SETTINGS = TransactionSettings(INPUTS)
+SETTINGS = TransactionHistorySettings(INPUTS)
 
 
 class Story:
@@ -69,18 +69,18 @@ class Story:
     def ask(self, at: int, name: str) -> None:
         self.events.append(CommitAsked(at * MS, name))
 
-    def end(self, at: int, name: str, result: Result) -> None:
+    def end(self, at: int, name: str, result: TransactionResult) -> None:
         self.events.append(TransactionEnded(at * MS, name, result))
 
     def commit(self, at: int, name: str, *values: str, source: str = "") -> None:
         self.begin(at, name, *values, source=source)
         self.ask(at + 2, name)
-        self.end(at + 4, name, Result.COMMITTED)
+        self.end(at + 4, name, TransactionResult.COMMITTED)
         self.store(*values, topic=OUTPUTS if source else EVENTS)
 
     def abort(self, at: int, name: str, *values: str) -> None:
         self.begin(at, name, *values)
-        self.end(at + 4, name, Result.ABORTED)
+        self.end(at + 4, name, TransactionResult.ABORTED)
         self.offset += len(values) + 1
 
     def read(self, at: int, *offsets: int, reader: str = "r") -> None:
@@ -88,7 +88,7 @@ class Story:
             place = Record(EVENTS, 0, offset)
             self.events.append(Read(at * MS, reader, place, self.log.get(place, "?")))
 
-    def check(self, settings: TransactionSettings = SETTINGS, *, committed: int = 2) -> Report:
+    def check(self, settings: TransactionHistorySettings = SETTINGS, *, committed: int = 2) -> Report:
         end: list[Event] = []
         for place, value in self.log.items():
             end.append(LogRead(1000 * MS, place, value))
@@ -144,12 +144,12 @@ def stuck(story: Story) -> None:
 
 
 def told_of_both_ends(story: Story) -> None:
-    story.end(55, "c", Result.ABORTED)
+    story.end(55, "c", TransactionResult.ABORTED)
 
 
 def committed_unasked(story: Story) -> None:
     story.begin(80, "d", "d0")
-    story.end(84, "d", Result.COMMITTED)
+    story.end(84, "d", TransactionResult.COMMITTED)
     story.store("d0")
 
 
@@ -300,14 +300,14 @@ def test_a_log_that_was_not_read() -> None:
 
 
 class TestPowerCuts:
-    LENIENT = TransactionSettings(INPUTS, may_lose_last_ms=300)
+    LENIENT = TransactionHistorySettings(INPUTS, may_lose_last_ms=300)
 
     def cut(self, *, at: int, end: int, left: int = 0) -> Story:
         """A transaction that ended shortly before the cut, with so many of its two records left."""
         story = good()
         story.begin(end - 5, "d", "d0", "d1")
         story.ask(end - 3, "d")
-        story.end(end, "d", Result.COMMITTED)
+        story.end(end, "d", TransactionResult.COMMITTED)
         story.store(*["d0", "d1"][:left])
         story.events.append(PowerLost(at * MS, promises_end=True))
         return story

@@ -18,9 +18,9 @@ import pytest
 from kbroker.formats.transactions import NO_PRODUCER, TransactionPartition, TransactionRecord
 from kbroker.transactions.coordinator import (
     NOBODY,
-    Decision,
     Moment,
     ProducerEpoch,
+    TransactionDecision,
     Transactions,
     TransactionSettings,
     Transition,
@@ -70,7 +70,7 @@ class Flying:
 
     transition: Transition
     client: Client | None
-    decision: Decision
+    decision: TransactionDecision
     version: int
 
 
@@ -161,7 +161,7 @@ class Model:
             *self.transactions.remove_expired(self.now),
         ]
         for transition in begun:
-            self.begin(Flying(transition, None, Decision(transition=transition), 0))
+            self.begin(Flying(transition, None, TransactionDecision(transition=transition), 0))
 
     def ask(self, client: Client) -> None:
         """The client's next request, if it has none under way."""
@@ -197,7 +197,7 @@ class Model:
         else:
             self.end(name, producer, is_commit, 2, None)
 
-    def add(self, name: str, producer: ProducerEpoch, version: int) -> Decision:
+    def add(self, name: str, producer: ProducerEpoch, version: int) -> TransactionDecision:
         log = TransactionPartition(TOPIC, self.random.randrange(4))
         groups = ("g",) if self.random.random() < 0.2 else ()
         verified = self.transactions.verify(name, producer, log)
@@ -223,7 +223,7 @@ class Model:
             self.late.append((name, producer, is_commit))
         self.decided(client, decision, version)
 
-    def check_change(self, name: str, producer: ProducerEpoch, decision: Decision) -> None:
+    def check_change(self, name: str, producer: ProducerEpoch, decision: TransactionDecision) -> None:
         """Only the newest producer of an id changes anything, and nothing is begun on top of a save
         or before the markers are written."""
         if decision.transition is not None:
@@ -237,7 +237,7 @@ class Model:
 
     # --- what is saved ---
 
-    def decided(self, client: Client | None, decision: Decision, version: int) -> None:
+    def decided(self, client: Client | None, decision: TransactionDecision, version: int) -> None:
         if decision.transition is None:
             self.answer(client, decision)
         else:
@@ -331,7 +331,7 @@ class Model:
             frozenset(),
             frozenset(),
         )
-        flying = Flying(transition, None, Decision(transition=transition), 0)
+        flying = Flying(transition, None, TransactionDecision(transition=transition), 0)
         if self.random.random() < 0.1:
             self.start()
             self.seen.add("marked again")
@@ -340,7 +340,7 @@ class Model:
 
     # --- answers ---
 
-    def answer(self, client: Client | None, decision: Decision) -> None:
+    def answer(self, client: Client | None, decision: TransactionDecision) -> None:
         if client is None or decision.code is BUSY:
             return
         if decision.code is not OK:
@@ -355,7 +355,7 @@ class Model:
         else:
             self.answer_end(client, client.ending, decision)
 
-    def answer_end(self, client: Client, is_commit: bool, decision: Decision) -> None:
+    def answer_end(self, client: Client, is_commit: bool, decision: TransactionDecision) -> None:
         """Whoever is told that its transaction has ended in a way finds it ended so."""
         self.seen.add(f"version {client.version} {'commit' if is_commit else 'abort'}")
         if client.added:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.formats.transactions import TransactionState
-from kbroker.transactions.coordinator import Decision, ProducerEpoch
+from kbroker.transactions.coordinator import ProducerEpoch, TransactionDecision
 from tests.transactions.world import (
     BUSY,
     COMPLETE_ABORT,
@@ -39,7 +39,7 @@ LAST = ProducerEpoch(PID, 4)
 OTHER = ProducerEpoch(PID + 1, 5)
 WEEK_MS = 7 * DAY_MS
 
-BEGUN: dict[str, tuple[TransactionState, Callable[[World], Decision]]] = {
+BEGUN: dict[str, tuple[TransactionState, Callable[[World], TransactionDecision]]] = {
     "init": (EMPTY, lambda world: world.init()),
     "rotation": (EMPTY, lambda world: world.init(SAME)),
     "fence": (ONGOING, lambda world: world.init()),

@@ -12,9 +12,9 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.transactions import TransactionPartition, TransactionRecord, TransactionState
 from kbroker.transactions.coordinator import (
     NOBODY,
-    Decision,
     Moment,
     ProducerEpoch,
+    TransactionDecision,
     Transactions,
     TransactionSettings,
     Transition,
@@ -92,7 +92,9 @@ class World:
 
     # --- requests, decided but not saved ---
 
-    def init(self, expected: ProducerEpoch = NOBODY, name: str = T, timeout_ms: int = TIMEOUT_MS) -> Decision:
+    def init(
+        self, expected: ProducerEpoch = NOBODY, name: str = T, timeout_ms: int = TIMEOUT_MS
+    ) -> TransactionDecision:
         return self.transactions.init(name, timeout_ms, expected, self.now)
 
     def add(
@@ -102,18 +104,18 @@ class World:
         version: int = 2,
         groups: tuple[str, ...] = (),
         name: str = T,
-    ) -> Decision:
+    ) -> TransactionDecision:
         wanted = partitions or (() if groups else (FIRST,))
         return self.transactions.add(name, producer, wanted, groups, version, self.now)
 
     def end(
         self, producer: ProducerEpoch, *, is_commit: bool = True, version: int = 2, name: str = T
-    ) -> Decision:
+    ) -> TransactionDecision:
         return self.transactions.end(name, producer, is_commit=is_commit, version=version, now=self.now)
 
     # --- carrying out ---
 
-    def save(self, decision: Decision) -> Decision:
+    def save(self, decision: TransactionDecision) -> TransactionDecision:
         if decision.transition is not None:
             self.save_transition(decision.transition)
         return decision
@@ -132,14 +134,14 @@ class World:
         self.store[name] = transition.record
         return transition.record
 
-    def carry_out(self, decision: Decision) -> Decision:
+    def carry_out(self, decision: TransactionDecision) -> TransactionDecision:
         """Save, and write the markers of what ends."""
         self.save(decision)
         if decision.transition is not None and decision.transition.ends:
             self.write_markers(decision.transition.transactional_id)
         return decision
 
-    def fail(self, decision: Decision) -> None:
+    def fail(self, decision: TransactionDecision) -> None:
         assert decision.transition is not None
         self.transactions.not_saved(decision.transition)
 
@@ -161,7 +163,7 @@ class World:
         return dict(self.transactions.records())
 
 
-def codes_without_transition(*decisions: Decision) -> Iterator[ErrorCode]:
+def codes_without_transition(*decisions: TransactionDecision) -> Iterator[ErrorCode]:
     for decision in decisions:
         assert decision.transition is None
         yield decision.code

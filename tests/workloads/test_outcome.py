@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.workloads.outcome import Outcome, Percentiles
+from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
 
 
 def test_percentiles_are_values_that_were_read() -> None:
@@ -17,7 +17,7 @@ def test_percentiles_are_values_that_were_read() -> None:
 
 
 def test_rates() -> None:
-    outcome = Outcome(records=300, bytes=6_000_000, seconds=1.5)
+    outcome = WorkloadOutcome(records=300, bytes=6_000_000, seconds=1.5)
     assert outcome.records_per_s == pytest.approx(200)
     assert outcome.megabytes_per_s == pytest.approx(4)
-    assert Outcome(records=0, bytes=0, seconds=0).records_per_s == 0
+    assert WorkloadOutcome(records=0, bytes=0, seconds=0).records_per_s == 0

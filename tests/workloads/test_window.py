@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.workloads import window
-from kbroker.workloads.client_process import SLOT_S, Report, Work
+from kbroker.workloads.client_process import SLOT_S, ClientReport, Work
 from kbroker.workloads.window import Client, Plan, Span, Window, WorkloadFailed, measure
 from tests.workloads.window_clients import (
     counting,
@@ -59,7 +59,7 @@ def test_what_happened_in_the_window_is_summed_up() -> None:
 
 
 def test_only_the_slots_of_the_window_count() -> None:
-    report = Report()
+    report = ClientReport()
     report.units.update({9: 1, 10: 2, 11: 4, 12: 8})
     for slot in (9, 10, 11, 12):
         report.times.append((slot + 0.5) * SLOT_S)

@@ -19,7 +19,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from clients.python.tests.targets import SHORT_LOCKS, Target
 from clients.python.tests.worker.queues import until
 from kbroker.client.broker_process import free_port
-from kbroker.client.group_admin import ShareGroup, describe_share_groups
+from kbroker.client.group_admin import ShareGroupDescription, describe_share_groups
 from kbroker.client.rpc import API_KEYS, Connection
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client import (
@@ -477,7 +477,7 @@ async def test_closing_waits_for_the_heartbeat_under_way(target: Target) -> None
             await anyio.sleep(step * 0.0003)
     with Connection("127.0.0.1", target.port) as connection:
         (found,) = describe_share_groups(connection, [group])
-    assert isinstance(found, ShareGroup), found
+    assert isinstance(found, ShareGroupDescription), found
     assert found.members == ()
 
 

@@ -62,14 +62,14 @@ _REPORT_EVERY_S = 10.0
 on the disk that is full."""
 
 
-class Entry(NamedTuple):
+class QueuedWrite(NamedTuple):
     """A queued write. `on_done`: see above."""
 
     items: Sequence[Any]
     on_done: OnDone
 
 
-class Operation(NamedTuple):
+class QueuedOperation(NamedTuple):
     """A queued call in the store's thread, between writes. `ended` gets its outcome."""
 
     call: Callable[[], Any]
@@ -115,7 +115,7 @@ class GroupCommit(Generic[Item]):
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")
-        self._queue: deque[Entry | Operation] = deque()
+        self._queue: deque[QueuedWrite | QueuedOperation] = deque()
         self._idle_task: trio.lowlevel.Task | None = None
         self._is_in_flight = False  # a group is in the thread
         self._closing = False
@@ -151,7 +151,7 @@ class GroupCommit(Generic[Item]):
         if self._is_abandoned:
             trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
             return
-        self._queue.append(Entry(items, on_done))
+        self._queue.append(QueuedWrite(items, on_done))
 
     def defer(self, items: Sequence[Item]) -> None:
         """Queue a write for the next group, which begins in a tenth of a second at the latest: for
@@ -189,7 +189,7 @@ class GroupCommit(Generic[Item]):
         if self._failure is not None:
             raise self._failure
         self._queue.append(
-            Operation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+            QueuedOperation(operation, partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
         )
         self.wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
@@ -212,7 +212,7 @@ class GroupCommit(Generic[Item]):
         if self._sync_each or self._failure is not None:
             ended(None if self._sync_each else self._failure)
         elif not self._beside_sync:
-            self._queue.append(Operation(self._sync, partial(self._operation_flushed, ended)))
+            self._queue.append(QueuedOperation(self._sync, partial(self._operation_flushed, ended)))
             self.wake()
         elif self._queue:  # After all writes that were submitted before are written or refused.
             self.submit([], lambda _: self._begin_flush(ended))
@@ -288,7 +288,7 @@ class GroupCommit(Generic[Item]):
         ended would keep the broker from ending."""
         failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
         self._is_abandoned = True
-        operations = [each for each in self._queue if isinstance(each, Operation)]
+        operations = [each for each in self._queue if isinstance(each, QueuedOperation)]
         self._refuse([], failure)
         self._queue.clear()
         for operation in operations:
@@ -303,11 +303,11 @@ class GroupCommit(Generic[Item]):
             # Before the queue, which is never empty under load if every write waits for the thread.
             elif self._sync_is_due:
                 await self._sync_in_background()
-            elif self._queue and isinstance(self._queue[0], Entry):
+            elif self._queue and isinstance(self._queue[0], QueuedWrite):
                 # No local variable: this task may sleep for long, and a group holds whole requests.
                 self._commit(self._next_group())
             elif self._queue:
-                await self._perform(cast(Operation, self._queue.popleft()))
+                await self._perform(cast(QueuedOperation, self._queue.popleft()))
             elif self._closing and self._dirty.is_set():
                 await self._sync_in_background()
             elif self._closing:
@@ -360,16 +360,16 @@ class GroupCommit(Generic[Item]):
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
             self.wake()  # Even if the group has ended in this turn, refused or empty.
 
-    def _next_group(self) -> list[Entry]:
+    def _next_group(self) -> list[QueuedWrite]:
         """The queued entries before the first operation."""
         waiting = self._queue
-        group: list[Entry] = []
-        while waiting and isinstance(entry := waiting[0], Entry):
+        group: list[QueuedWrite] = []
+        while waiting and isinstance(entry := waiting[0], QueuedWrite):
             group.append(entry)
             waiting.popleft()
         return group
 
-    async def _perform(self, operation: Operation) -> None:
+    async def _perform(self, operation: QueuedOperation) -> None:
         try:
             if self._failure is not None:
                 raise self._failure
@@ -382,7 +382,7 @@ class GroupCommit(Generic[Item]):
             result = outcome.Error(StoreFailed(repr(crash)))
         operation.ended(result)
 
-    def _commit(self, group: list[Entry]) -> None:
+    def _commit(self, group: list[QueuedWrite]) -> None:
         """Write and sync the group, or have the thread do so and report to `_kept`."""
         began = perf_counter()
         try:
@@ -410,11 +410,11 @@ class GroupCommit(Generic[Item]):
             self._crash = crash
             raise StoreFailed(repr(crash)) from crash
 
-    def _begin(self, group: list[Entry], began: float, call: Callable[[], None]) -> None:
+    def _begin(self, group: list[QueuedWrite], began: float, call: Callable[[], None]) -> None:
         self._is_in_flight = True
         self._thread.begin(call, partial(self._kept, group, began))
 
-    def _kept(self, group: list[Entry], began: float, error: BaseException | None) -> None:
+    def _kept(self, group: list[QueuedWrite], began: float, error: BaseException | None) -> None:
         """The thread has written or synced the group, or failed."""
         try:
             if error is None:
@@ -431,13 +431,13 @@ class GroupCommit(Generic[Item]):
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
             self._go_on()
 
-    def _items_of(self, group: list[Entry]) -> list[Item]:
+    def _items_of(self, group: list[QueuedWrite]) -> list[Item]:
         """Raises StoreFailed if the store has failed earlier."""
         if self._failure is not None:
             raise self._failure
         return list(group[0].items) if len(group) == 1 else [item for entry in group for item in entry.items]
 
-    def _committed(self, group: list[Entry]) -> None:
+    def _committed(self, group: list[QueuedWrite]) -> None:
         if self._is_reported_full:
             self._is_reported_full = False
             logger.warning(
@@ -483,11 +483,11 @@ class GroupCommit(Generic[Item]):
             self._is_reported_full = True
             logger.error("%s store: %s, writes are refused: %s", self.name, error.shortage, error)
 
-    def _refuse(self, group: list[Entry], error: Exception) -> None:
+    def _refuse(self, group: list[QueuedWrite], error: Exception) -> None:
         self._note(error)
         # Writes queued behind a refused one were stamped on top of it: they are refused, too.
-        refused = group + [each for each in self._queue if isinstance(each, Entry)]
-        self._queue = deque(each for each in self._queue if isinstance(each, Operation))
+        refused = group + [each for each in self._queue if isinstance(each, QueuedWrite)]
+        self._queue = deque(each for each in self._queue if isinstance(each, QueuedOperation))
         self._counts["refused"] += len(refused)
         for entry in refused:
             entry.on_done(error)

@@ -28,7 +28,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.commits.waiting import Pending, Waiter
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.state import group_prefix
@@ -98,7 +98,7 @@ class DecisionRunner(Generic[C]):
     # --- asking ---
 
     async def ask(
-        self, decide: Callable[[Ticket, int], Outcome[R]], connection: Connection | None = None
+        self, decide: Callable[[Ticket, int], Outcome[R]], connection: ClientConnection | None = None
     ) -> R:
         """Return the reply of `decide(ticket, now_ms)` once its changes are saved. A decision
         without a reply waits on `connection` until another decision answers the ticket.

@@ -24,7 +24,7 @@ class ProducerIdsStatistics(NamedTuple):
     reserved: int
 
 
-class ProducerIds:
+class ProducerIdSource:
     def __init__(self, store: StateStore, commits: GroupCommit[Change]) -> None:
         value = store.get(PRODUCER_IDS.encode())
         self._next_id = self._reserved = 0 if value is None else ProducerIdsRecord.decode(value).next_id

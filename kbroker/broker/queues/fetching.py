@@ -15,7 +15,7 @@ from weakref import ref
 import trio
 
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.connection import Connection
+from kbroker.broker.connection import ClientConnection
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.acquiring import Acquiring
 from kbroker.broker.queues.filters import Turn
@@ -62,7 +62,7 @@ class ShareFetch:
     """Searches until it has acquired enough, or its time is over."""
 
     def __init__(
-        self, context: ShareFetchContext, connection: Connection, plan: FetchPlan, limits: ShareLimits
+        self, context: ShareFetchContext, connection: ClientConnection, plan: FetchPlan, limits: ShareLimits
     ) -> None:
         share_partitions, self._topics, opened_batches, self._waits = context
         self._limits = limits

@@ -33,7 +33,7 @@ _ROLL_FROM_BYTES = 1 << 20
 more."""
 
 
-class Hold(NamedTuple):
+class LogHold(NamedTuple):
     """The offset from which a group holds a log, and the offset from which its window holds it
     (None: its start is undecided)."""
 
@@ -85,7 +85,7 @@ class HeldLogs:
     def note(self, partition: Partition, holdings: Holdings) -> None:
         self._known[partition] = holdings
 
-    async def holds(self, partition: Partition) -> dict[str, Hold]:
+    async def holds(self, partition: Partition) -> dict[str, LogHold]:
         """Raises the errors of holders()."""
         key = TopicPartition(*partition.log)
         windows = {
@@ -96,7 +96,7 @@ class HeldLogs:
             await self._wait_until_saved()
         for group_id, (offset, window_from) in found.items():
             parked_from = await self._parked_from(group_id, key, partition, offset)
-            found[group_id] = Hold(max(min(offset, parked_from), partition.log_start_offset), window_from)
+            found[group_id] = LogHold(max(min(offset, parked_from), partition.log_start_offset), window_from)
         return found
 
     async def _wait_until_saved(self) -> None:
@@ -107,17 +107,17 @@ class HeldLogs:
             await commits.commit([])
             await commits.flush()
 
-    async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> Hold | None:
+    async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> LogHold | None:
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
         if summary.code is not ErrorCode.none:
             raise KafkaError(summary.code, summary.message)
         if summary.start_offset <= _UNDECIDED:
             begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
-            return None if begins_at_end else Hold(partition.log_start_offset, None)
+            return None if begins_at_end else LogHold(partition.log_start_offset, None)
         held_from = max(summary.start_offset, partition.log_start_offset)
         if summary.stands_from is not None:
             held_from = summary.stands_from(held_from).first_open
-        return Hold(held_from, held_from)
+        return LogHold(held_from, held_from)
 
     async def _parked_from(
         self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int

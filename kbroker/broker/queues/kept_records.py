@@ -35,7 +35,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.committed import is_aborted
-from kbroker.broker.queues.held_logs import HeldLogs, Hold
+from kbroker.broker.queues.held_logs import HeldLogs, LogHold
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
@@ -169,7 +169,9 @@ class KeptRecords:
                 group.engine.parking.end_look(group.look)
                 self._share_partitions.retire_unless_used(group.loaded)
 
-    async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
+    async def _look(
+        self, group_id: str, partition: Partition, hold: LogHold, end_offset: int
+    ) -> _Group | None:
         """The records that the group holds below `end_offset`. None if they are unknown at present,
         or known to be too many."""
         assert self._rows is not None

@@ -22,7 +22,7 @@ from kbroker.security.exchange import Derivation
 from kbroker.security.oauth import TokenCheck
 from kbroker.security.oauth_tokens import TokenRefused
 from kbroker.security.principals import Principal
-from kbroker.security.sasl import Admission, Authenticated, Handshake, Outcome, Refused, Sasl, Stage
+from kbroker.security.sasl import Admission, Authenticated, Handshake, Outcome, Refused, Sasl, SaslStage
 from kbroker.security.sasl_settings import SaslSettings
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class LogIn:
     @property
     def is_complete(self) -> bool:
         """Requests of all kinds may come. Not during a re-authentication."""
-        return self._sasl.stage is Stage.READY
+        return self._sasl.stage is SaslStage.READY
 
     @property
     def takes_raw_tokens(self) -> bool:
@@ -86,7 +86,7 @@ class LogIn:
 
     async def handshake(self, version: int, mechanism: str) -> Handshake:
         answer = self._sasl.handshake(version, mechanism)
-        if self._sasl.stage is Stage.FAILED:
+        if self._sasl.stage is SaslStage.FAILED:
             await self._fail("it asked for a SASL mechanism that is not enabled")
         return answer
 

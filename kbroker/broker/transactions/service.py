@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection
 import trio
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.logs.producer_ids import ProducerIds
+from kbroker.broker.logs.producer_ids import ProducerIdSource
 from kbroker.broker.transactions.ending import TransactionEnding
 from kbroker.broker.transactions.saving import TransactionSaving, coordinating, now
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -41,7 +41,7 @@ class TransactionService:
         self,
         config: BrokerConfig,
         coordinator: Transactions,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdSource,
         saving: TransactionSaving,
         ending: TransactionEnding,
     ) -> None:

@@ -23,8 +23,8 @@ from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.redrive.dead_letters import DeadLetter
-    from kbroker.redrive.plan import Plan
+    from kbroker.redrive.dead_letters import StoredDeadLetter
+    from kbroker.redrive.plan import RedrivePlan
     from kbroker.redrive.sending import Summary
 
 
@@ -86,7 +86,9 @@ def _without_empty_reasons(
     return headings[:at] + headings[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
-def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -> list[tuple[Cell, ...]]:
+def _rows(
+    letters: Iterable[StoredDeadLetter], redriven: dict[tuple[int, int], str]
+) -> list[tuple[Cell, ...]]:
     return [
         (
             f"{letter.partition}:{letter.offset}",
@@ -195,12 +197,12 @@ def redrive(
       kbroker dead-letters redrive dlq.orders --name after-the-fix --cause exhausted
     """
     from kbroker.redrive import plan as client
-    from kbroker.redrive.notes import Notes, Wish
+    from kbroker.redrive.notes import Notes, RedriveWish
     from kbroker.redrive.sending import RedriveRefused
 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
-        wish = Wish(choice_of(chosen), to_topic, again, keep_schedule)
+        wish = RedriveWish(choice_of(chosen), to_topic, again, keep_schedule)
         try:
             if dry_run:
                 _print_plan(client.plan(connection, Notes(connection), found, wish), as_json)
@@ -218,7 +220,7 @@ def _tell_all(lines: Iterable[str]) -> None:
         say(line)
 
 
-def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
+def letter_as_json(letter: StoredDeadLetter, redriven: dict[tuple[int, int], str]) -> dict[str, Any]:
     origin, reason = letter.origin, letter.reason
     return {
         "partition": letter.partition,
@@ -236,7 +238,7 @@ def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> 
     }
 
 
-def _reason_in_brief(letter: DeadLetter) -> str | None:
+def _reason_in_brief(letter: StoredDeadLetter) -> str | None:
     reason = letter.reason
     return None if reason is None else preview(": ".join(filter(None, reason[:2])).encode())
 
@@ -297,7 +299,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
+def _print_plan(plan: RedrivePlan, as_json: bool) -> None:
     rows = [(target.topic, target.partition, count) for target, count in sorted(plan.targets.items())]
     if as_json:
         targets = [

@@ -25,7 +25,7 @@ from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.admin import Topic
-    from kbroker.redrive.dead_letters import DeadLetter
+    from kbroker.redrive.dead_letters import StoredDeadLetter
     from kbroker.redrive.notes import Notes
     from kbroker.redrive.purge import PartitionPurge
 
@@ -111,10 +111,10 @@ def purge(
         sent = notes.redriven(found.topic_id)
         _warn_of_unfinished(notes, found)
 
-        def is_redriven(letter: DeadLetter) -> bool:
+        def is_redriven(letter: StoredDeadLetter) -> bool:
             return (letter.partition, letter.offset) in sent
 
-        def is_meant(letter: DeadLetter) -> bool:
+        def is_meant(letter: StoredDeadLetter) -> bool:
             return choice.takes(letter) and (not redriven or is_redriven(letter))
 
         plan = purges(connection, found, bounds(connection, found), is_meant, is_redriven)

@@ -143,11 +143,11 @@ def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -
                 team.hire()
             started_s = time.monotonic()
             try:
-                Work(broker, team, tally, view).until_all_is_done()
+                DemoWork(broker, team, tally, view).until_all_is_done()
             except FinishedTwice as error:
                 raise CommandFailed(str(error)) from error
             work_s = time.monotonic() - started_s
-            summary = Summary(
+            summary = DemoSummary(
                 tally, produce_s, work_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir)
             )
     click.echo()
@@ -155,7 +155,7 @@ def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -
         click.echo(line)
 
 
-class Work:
+class DemoWork:
     """Runs the consumers and the two kills: a consumer after a quarter of the orders, the broker
     after half."""
 
@@ -239,7 +239,7 @@ def _produce(client_settings: Mapping[str, str], count: int, view: View, signals
     """Send all orders and wait until each is confirmed. Returns the seconds that it took."""
     from confluent_kafka import Producer
 
-    from kbroker.cli.produce import Outcome
+    from kbroker.cli.produce import ProduceCounts
 
     settings = {
         **client_settings,
@@ -248,7 +248,7 @@ def _produce(client_settings: Mapping[str, str], count: int, view: View, signals
         "batch.num.messages": _BATCH_ORDERS,
     }
     producer = Producer({**settings, "log_level": 0})
-    outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
+    outcome, started_s, shown_s = ProduceCounts(), time.monotonic(), 0.0
     for order in orders(count):
         with signals:
             producer.produce(TOPIC, order, on_delivery=outcome)
@@ -282,7 +282,7 @@ def lag_on_disk(data_dir: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DemoSummary:
     """The figures at the end, in lines of at most 80 columns."""
 
     tally: Tally

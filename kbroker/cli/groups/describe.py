@@ -29,8 +29,13 @@ from kbroker.cli.params import (
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kbroker.client.consumer_group_admin import Assignment, CommittedOffset, ConsumerGroup, ConsumerMember
-    from kbroker.client.group_admin import Coordinator, TopicPartition
+    from kbroker.client.consumer_group_admin import (
+        Assignment,
+        CommittedOffset,
+        ConsumerGroupDescription,
+        ConsumerMemberDescription,
+    )
+    from kbroker.client.group_admin import CoordinatorNode, TopicPartition
     from kbroker.client.rpc import Connection
 
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
@@ -55,9 +60,9 @@ class OffsetRow(NamedTuple):
 class DescribedGroups(NamedTuple):
     """The data of a view, and a line for each thing that could not be described."""
 
-    groups: list[ConsumerGroup]
+    groups: list[ConsumerGroupDescription]
     offsets: dict[str, list[OffsetRow]]
-    coordinators: dict[str, Coordinator]
+    coordinators: dict[str, CoordinatorNode]
     problems: list[str]
 
 
@@ -120,7 +125,9 @@ def find(connection: Connection, names: Sequence[str], view: str) -> DescribedGr
     return DescribedGroups(groups, offsets, coordinators, problems)
 
 
-def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[str, list[OffsetRow]]:
+def _offsets(
+    connection: Connection, groups: Sequence[ConsumerGroupDescription]
+) -> dict[str, list[OffsetRow]]:
     """By group. The ends of the logs are requested once for all groups."""
     from kbroker.client import consumer_group_admin
 
@@ -140,7 +147,9 @@ def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[st
     }
 
 
-def _owners(members: Iterable[ConsumerMember]) -> Iterable[tuple[TopicPartition, ConsumerMember]]:
+def _owners(
+    members: Iterable[ConsumerMemberDescription],
+) -> Iterable[tuple[TopicPartition, ConsumerMemberDescription]]:
     from kbroker.client.group_admin import TopicPartition
 
     return (
@@ -167,7 +176,10 @@ def _log_ends(
 
 
 def _row(
-    place: TopicPartition, committed: CommittedOffset | None, end: int | None, owner: ConsumerMember | None
+    place: TopicPartition,
+    committed: CommittedOffset | None,
+    end: int | None,
+    owner: ConsumerMemberDescription | None,
 ) -> OffsetRow:
     offset = None if committed is None else committed.offset
     return OffsetRow(
@@ -255,7 +267,9 @@ def _members_table(found: DescribedGroups, verbose: bool) -> Table:
     )
 
 
-def _verbose_cells(group: ConsumerGroup, member: ConsumerMember, with_upgraded: bool) -> tuple[Cell, ...]:
+def _verbose_cells(
+    group: ConsumerGroupDescription, member: ConsumerMemberDescription, with_upgraded: bool
+) -> tuple[Cell, ...]:
     target = None if member.target_assignment is None else _assignment_cell(member.target_assignment)
     cells = (member.member_epoch, _assignment_cell(member.assignment), group.assignment_epoch, target)
     upgraded = None if member.is_classic is None else str(not member.is_classic).lower()
@@ -281,7 +295,7 @@ def _state_table(found: DescribedGroups, verbose: bool) -> Table:
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ConsumerGroup, view: str, found: DescribedGroups) -> dict[str, Any]:
+def _as_json(group: ConsumerGroupDescription, view: str, found: DescribedGroups) -> dict[str, Any]:
     head = {"group": group.group_id, "type": group.type, "state": group.state}
     if view == "members":
         return {

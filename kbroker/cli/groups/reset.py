@@ -15,8 +15,8 @@ from kbroker.cli.exits import CommandFailed, refuse, say
 from kbroker.cli.group_views import in_use, of_other_type, why_not
 from kbroker.cli.offset_plans import (
     Offsets,
+    OffsetTarget,
     Scope,
-    Target,
     check_partitions,
     clamped,
     exactly_one,
@@ -95,7 +95,7 @@ def reset_offsets(
       kbroker groups reset-offsets billing --all-topics --to-current --export > billing.csv
       kbroker groups reset-offsets billing --from-file billing.csv --execute
     """
-    target = Target(
+    target = OffsetTarget(
         to_earliest, to_latest, to_datetime, to_offset, to_current, from_file, shift_by, by_duration
     )
     target.check()
@@ -173,7 +173,7 @@ def _offsets(
     connection: Connection,
     group: str,
     named: Sequence[TopicPartition],
-    target: Target,
+    target: OffsetTarget,
     plans: Mapping[str, Offsets] | None,
 ) -> Offsets:
     """New offsets of the named partitions, otherwise of those in the group's plan, otherwise of

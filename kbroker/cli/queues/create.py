@@ -22,7 +22,7 @@ from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
-    from kbroker.client.queues.plan import Plan
+    from kbroker.client.queues.plan import QueuePlan
     from kbroker.client.rpc import Connection
 
 
@@ -181,7 +181,7 @@ def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_j
         _conclude(made, wish)
 
 
-def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
+def _as_json(made: QueuePlan, *, done: bool) -> dict[str, Any]:
     """`done`: the steps of the plan were carried out."""
     return {
         "queue": made.name,
@@ -193,7 +193,7 @@ def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
     }
 
 
-def _conclude(made: Plan, wish: Wish) -> None:
+def _conclude(made: QueuePlan, wish: Wish) -> None:
     name = escaped(made.name)
     if made.is_new:
         send = f"`kbroker queues send {shlex.quote(name)}` sends it jobs"

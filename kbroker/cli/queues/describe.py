@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from kbroker.client.admin_endpoint import AdminEndpoint
-    from kbroker.client.queues.report import Report, Worker
+    from kbroker.client.queues.report import QueueReport, Worker
     from kbroker.client.queues.settings import Queue
     from kbroker.client.rpc import Connection
 
@@ -90,7 +90,7 @@ def describe(
       kbroker queues describe jobs --watch --admin 9644
     """
     with connect(bootstrap) as connection:
-        rates = Rates()
+        rates = JobRates()
         found = moments(lambda: rates.of(_document(connection, name, admin)), interval_ms if watch else None)
         if as_json:
             print_all_json(found)
@@ -134,7 +134,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
     return {**worker._asdict(), "held": held}
 
 
-def _head(queue: Queue, found: Report) -> dict[str, Any]:
+def _head(queue: Queue, found: QueueReport) -> dict[str, Any]:
     assert queue.topic is not None
     age_ms = None if found.oldest_ms is None else max(0, round(time.time() * 1000) - found.oldest_ms)
     return {
@@ -154,7 +154,7 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
     }
 
 
-class Rates:
+class JobRates:
     """Jobs sent and finished per second, between two documents of `--watch`. A job that was given
     up or purged counts as finished."""
 

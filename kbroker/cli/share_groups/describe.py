@@ -21,16 +21,16 @@ from kbroker.cli.output import Cell
 from kbroker.cli.params import Bootstrap, bootstrap_option, connect, each_not_blank, json_option
 
 if TYPE_CHECKING:
-    from kbroker.client.group_admin import Coordinator, ShareGroup, ShareOffset
+    from kbroker.client.group_admin import CoordinatorNode, ShareGroupDescription, ShareOffset
     from kbroker.client.rpc import Connection
 
 
 class DescribedShareGroups(NamedTuple):
     """The data of a view, and a line for each thing that could not be described."""
 
-    groups: list[ShareGroup]
+    groups: list[ShareGroupDescription]
     offsets: dict[str, list[ShareOffset]]
-    coordinators: dict[str, Coordinator]
+    coordinators: dict[str, CoordinatorNode]
     problems: list[str]
 
 
@@ -160,7 +160,7 @@ def _state_table(found: DescribedShareGroups, verbose: bool) -> Table:
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ShareGroup, view: str, found: DescribedShareGroups) -> dict[str, Any]:
+def _as_json(group: ShareGroupDescription, view: str, found: DescribedShareGroups) -> dict[str, Any]:
     head = {"group": group.group_id, "state": group.state}
     if view == "members":
         return {**head, "members": [member._asdict() for member in group.members]}

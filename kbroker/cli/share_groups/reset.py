@@ -14,8 +14,8 @@ from kbroker.cli.exits import CommandFailed, refuse
 from kbroker.cli.group_views import in_use, of_other_type
 from kbroker.cli.offset_plans import (
     Offsets,
+    OffsetTarget,
     Scope,
-    Target,
     check_partitions,
     clamped,
     exactly_one,
@@ -73,7 +73,7 @@ def reset_offsets(
       kbroker share-groups reset-offsets workers --all-topics --to-current --export > workers.csv
       kbroker share-groups reset-offsets workers --from-file workers.csv --execute
     """
-    target = Target(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file)
+    target = OffsetTarget(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file)
     target.check(without=("shift_by", "by_duration"))
     exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": from_file})
     exactly_one({"--dry-run": dry_run, "--execute": execute})
@@ -117,7 +117,7 @@ def _check_group(connection: Connection, group: str) -> None:
         raise CommandFailed(of_other_type(group, other, "reset-offsets"))
 
 
-def _offsets(connection: Connection, group: str, topics: Scope, target: Target) -> Offsets:
+def _offsets(connection: Connection, group: str, topics: Scope, target: OffsetTarget) -> Offsets:
     """New offsets of the topics, or, if none are named, of all partitions for which the group has
     offsets."""
 

@@ -20,7 +20,7 @@ from kbroker.logging_setup import escaped
 if TYPE_CHECKING:
     from kbroker.client.group_admin import TopicPartition
     from kbroker.client.rpc import Connection
-    from kbroker.client.transaction_admin import Fenced, Producer, Transaction
+    from kbroker.client.transaction_admin import Fenced, ProducerDescription, Transaction
 
 _MOST_TIMEOUT_MS = 10_000
 """The time-out that a fenced id gets at most. The next producer sets its own."""
@@ -117,7 +117,7 @@ def _question(found: Transaction) -> str:
     return f"Abort the transaction of {name}, open for {age}{where}, and fence its {producer}?"
 
 
-def _name(found: Transaction | Producer) -> str:
+def _name(found: Transaction | ProducerDescription) -> str:
     return f"producer {found.producer_id} (epoch {found.producer_epoch})"
 
 
@@ -160,7 +160,7 @@ def _abort_in_log(
         click.echo(f"aborted the transaction of {_name(producer)} in {where}")
 
 
-def _producer_from(connection: Connection, at: TopicPartition, start_offset: int) -> Producer:
+def _producer_from(connection: Connection, at: TopicPartition, start_offset: int) -> ProducerDescription:
     """The producer whose transaction begins there. Raises CommandFailed if there is none."""
     from kbroker.client.transaction_admin import describe_producers
 

@@ -37,7 +37,7 @@ from kbroker.errors import KafkaError
 if TYPE_CHECKING:
     from kbroker.client.group_admin import TopicPartition
     from kbroker.client.rpc import Connection
-    from kbroker.client.transaction_admin import Producer, Transaction
+    from kbroker.client.transaction_admin import ProducerDescription, Transaction
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -200,7 +200,7 @@ def producers(topic: str, partitions: tuple[int, ...], as_json: bool, bootstrap:
 
 def _producers(
     connection: Connection, topic: str, partitions: tuple[int, ...]
-) -> Mapping[TopicPartition, tuple[Producer, ...] | KafkaError]:
+) -> Mapping[TopicPartition, tuple[ProducerDescription, ...] | KafkaError]:
     from kbroker.client import admin
     from kbroker.client.group_admin import TopicPartition
     from kbroker.client.transaction_admin import describe_producers
@@ -210,7 +210,7 @@ def _producers(
     return describe_producers(connection, [TopicPartition(topic, number) for number in numbers])
 
 
-def _producer_row(at: TopicPartition, found: Producer) -> tuple[Cell, ...]:
+def _producer_row(at: TopicPartition, found: ProducerDescription) -> tuple[Cell, ...]:
     return (
         *at,
         found.producer_id,

@@ -22,7 +22,7 @@ from kbroker.logging_setup import escaped
 if TYPE_CHECKING:
     from kbroker.client.group_admin import TopicPartition
     from kbroker.client.rpc import Connection
-    from kbroker.client.transaction_admin import Producer, Transaction
+    from kbroker.client.transaction_admin import ProducerDescription, Transaction
 
 
 @click.command("find-hanging")
@@ -74,7 +74,7 @@ def find_hanging(topic: str | None, longer_than_ms: int, as_json: bool, bootstra
 
 def _hanging(
     connection: Connection, places: Sequence[TopicPartition], before_ms: int
-) -> tuple[list[tuple[TopicPartition, Producer]], list[str]]:
+) -> tuple[list[tuple[TopicPartition, ProducerDescription]], list[str]]:
     """The hanging transactions, by place; and a line for each log that could not be read. A
     topic that was deleted meanwhile is left out."""
     from kbroker.client.transaction_admin import describe_producers
@@ -107,7 +107,7 @@ def owners(connection: Connection, producer_ids: Iterable[int]) -> list[Transact
     return [each for each in described if isinstance(each, Transaction)]
 
 
-def _as_json(at: TopicPartition, found: Producer, now_ms: int) -> dict[str, Any]:
+def _as_json(at: TopicPartition, found: ProducerDescription, now_ms: int) -> dict[str, Any]:
     return {
         **at._asdict(),
         "start_offset": found.open_from,
@@ -119,7 +119,7 @@ def _as_json(at: TopicPartition, found: Producer, now_ms: int) -> dict[str, Any]
     }
 
 
-def _row(at: TopicPartition, found: Producer, now_ms: int) -> tuple[str | int | None, ...]:
+def _row(at: TopicPartition, found: ProducerDescription, now_ms: int) -> tuple[str | int | None, ...]:
     return (
         *at,
         found.open_from,

@@ -10,7 +10,7 @@ from ...protocol.topic_names import is_legal, why_illegal
 from ..caller import Caller
 from ..key_orders import ordered_groups, why_not_to_grow
 from .advice import Option, QueueRefused
-from .plan import Plan, plan
+from .plan import QueuePlan, plan
 from .settings import Wish
 
 _UPDATE = Option("update")
@@ -24,7 +24,7 @@ class QueueDiffers(QueueRefused):
     """The queue differs from the wish, or its name belongs to a topic or a group that is none.
     `plan.differences` has how; nothing was changed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: QueuePlan) -> None:
         name = plan.name
         if plan.is_new:
             super().__init__(f"queue {name} was not created: ", _UPDATE, " creates it and alters that")
@@ -35,7 +35,7 @@ class QueueDiffers(QueueRefused):
 
 def create_queue(
     connection: Caller, wish: Wish, *, update: bool, force: bool, done: Callable[[str], None]
-) -> Plan:
+) -> QueuePlan:
     """Returns the plan that was carried out. Nothing is changed before the broker has accepted
     every step in a check.
 
@@ -60,7 +60,7 @@ def create_queue(
 
 def _create_now(
     connection: Caller, wish: Wish, *, update: bool, force: bool, done: Callable[[str], None]
-) -> Plan:
+) -> QueuePlan:
     made = plan(connection, wish)
     if made.differences and not update:
         # Another caller may have made the queue while this one looked: its group is then there, and

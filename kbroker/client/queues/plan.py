@@ -50,7 +50,7 @@ class Difference(NamedTuple):
     wanted: str
 
 
-class Step(NamedTuple):
+class QueueStep(NamedTuple):
     """`done`: the text to print after the step. `check` changes nothing and raises KafkaError if
     the broker would refuse the step."""
 
@@ -61,13 +61,13 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueuePlan:
     """`left`: settings that the wish does not name and whose values differ from those of a new
     queue. They stay as they are."""
 
     name: str
     is_new: bool
-    steps: tuple[Step, ...]
+    steps: tuple[QueueStep, ...]
     left: tuple[Difference, ...]
 
     @property
@@ -75,7 +75,7 @@ class Plan:
         return [each for step in self.steps for each in step.differences]
 
 
-def plan(connection: Caller, wish: Wish) -> Plan:
+def plan(connection: Caller, wish: Wish) -> QueuePlan:
     """Raises QueueRefused and KafkaError."""
     if wish.name.startswith(_OF_BROKERS):
         raise QueueRefused(
@@ -103,7 +103,7 @@ def plan(connection: Caller, wish: Wish) -> Plan:
         *_topic_steps(queue, wish),
         *_state_steps(queue, grows=grows),
     ]
-    return Plan(wish.name, queue.topic is None, tuple(steps), tuple(left))
+    return QueuePlan(wish.name, queue.topic is None, tuple(steps), tuple(left))
 
 
 def _dead_letters(queue: Queue, wish: Wish) -> str:
@@ -156,7 +156,7 @@ def _as_differences(
 
 def _dead_letter_steps(
     queue: Queue, wish: Wish, name: str, left: list[Difference], *, are_jobs: bool
-) -> Iterator[Step]:
+) -> Iterator[QueueStep]:
     """`are_jobs`: the topic is that of another queue."""
     part = Part.DEAD_LETTERS
     if not name:
@@ -177,7 +177,7 @@ def _dead_letter_steps(
         yield _alteration(ResourceType.TOPIC, name, f"dead letter topic {name}", changes, differences)
 
 
-def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Difference]) -> Iterator[Step]:
+def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Difference]) -> Iterator[QueueStep]:
     part = Part.GROUP
     if queue.is_configured or queue.is_whole:
         changes = _changes(queue, part, wish, left)
@@ -235,7 +235,7 @@ def _not_a_queue(queue: Queue) -> Iterator[Difference]:
         yield Difference(Part.GROUP, None, line, "")
 
 
-def _topic_steps(queue: Queue, wish: Wish) -> Iterator[Step]:
+def _topic_steps(queue: Queue, wish: Wish) -> Iterator[QueueStep]:
     part, name = Part.TOPIC, wish.name
     if queue.topic is None:
         asked, defaults = _wanted(wish, part)
@@ -252,10 +252,10 @@ def _topic_steps(queue: Queue, wish: Wish) -> Iterator[Step]:
         )
 
 
-def _state_steps(queue: Queue, *, grows: bool) -> Iterator[Step]:
+def _state_steps(queue: Queue, *, grows: bool) -> Iterator[QueueStep]:
     if grows or queue.topic is None or queue.group_type is None or _without_state(queue):
         done = f"share group {queue.name} begins at offset {_START}"
-        yield Step(done, (), lambda _: None, lambda connection: _begin(connection, queue.name))
+        yield QueueStep(done, (), lambda _: None, lambda connection: _begin(connection, queue.name))
 
 
 def _without_state(queue: Queue) -> list[int]:
@@ -282,16 +282,16 @@ def _begin(connection: Caller, name: str) -> None:
 
 def _creation(
     name: str, done: str, partitions: int, config: Mapping[str, str], differences: tuple[Difference, ...]
-) -> Step:
+) -> QueueStep:
     def create(connection: Caller, *, validate_only: bool = False) -> None:
         admin.create_topic(
             connection, name, partitions=partitions, config=config, validate_only=validate_only
         )
 
-    return Step(done, differences, lambda connection: create(connection, validate_only=True), create)
+    return QueueStep(done, differences, lambda connection: create(connection, validate_only=True), create)
 
 
-def _growth(name: str, present: int, wanted: int) -> Step:
+def _growth(name: str, present: int, wanted: int) -> QueueStep:
     difference = Difference(Part.TOPIC, "partitions", str(present), str(wanted))
 
     def grow(connection: Caller, *, validate_only: bool = False) -> None:
@@ -300,7 +300,7 @@ def _growth(name: str, present: int, wanted: int) -> Step:
             raise QueueRefused(f"{has}: ask for {present} or more")
         admin.grow_topic(connection, name, wanted, validate_only=validate_only)
 
-    return Step(
+    return QueueStep(
         f"topic {name} has {counted(wanted, 'partition')} now",
         (difference,),
         lambda connection: grow(connection, validate_only=True),
@@ -310,9 +310,9 @@ def _growth(name: str, present: int, wanted: int) -> Step:
 
 def _alteration(
     kind: ResourceType, name: str, whose: str, changes: Mapping[str, str], differences: tuple[Difference, ...]
-) -> Step:
+) -> QueueStep:
     def alter(connection: Caller, *, validate_only: bool = False) -> None:
         admin.alter_configs(connection, kind, name, set_configs=changes, validate_only=validate_only)
 
     done = f"set {counted(len(changes), 'config')} of {whose}"
-    return Step(done, differences, lambda connection: alter(connection, validate_only=True), alter)
+    return QueueStep(done, differences, lambda connection: alter(connection, validate_only=True), alter)

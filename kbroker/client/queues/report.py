@@ -50,7 +50,7 @@ class Worker(NamedTuple):
     held: tuple[Held, ...] | None
 
 
-class Report(NamedTuple):
+class QueueReport(NamedTuple):
     """Counts of jobs; times are milliseconds since 1970.
 
     - `sent`: all jobs that were ever sent; `unfinished`: those that are not finished.
@@ -75,7 +75,7 @@ class Report(NamedTuple):
     dead_letters: int | None
 
 
-def report(connection: Connection, queue: Queue, in_flight: Document | None) -> Report:
+def report(connection: Connection, queue: Queue, in_flight: Document | None) -> QueueReport:
     """Raises KafkaError."""
     assert queue.topic is not None
     partitions = (
@@ -95,7 +95,7 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         else max(0, unfinished - counts["acquired"] - counts["waiting"] - counts["archiving"])
     )
     rows = [Worker(*each, True, None, None, None) for each in counted.workers]
-    return Report(
+    return QueueReport(
         counted.sent,
         unfinished,
         ready,

@@ -44,7 +44,7 @@ from kbroker.groups.classic.messages import (
     check_group_id,
 )
 from kbroker.groups.classic.rebalance import Rebalances, sync_reply
-from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
+from kbroker.groups.classic.state import ClassicEvent, ClassicGroup, ClassicMember, GroupState
 from kbroker.groups.ids import CLASSIC, GroupIds, ListedGroup
 from kbroker.groups.offsets.messages import CommitRequest
 from kbroker.groups.outcome import GenerationSaved, Outcome, Records, Ticket, together
@@ -464,7 +464,7 @@ class ClassicGroups:
 
     def _drop(self, group: ClassicGroup) -> None:
         self._rebalances.forget(group)
-        group.move(Event.DELETED, group.since_ms)
+        group.move(ClassicEvent.DELETED, group.since_ms)
         del self._groups[group.group_id]
         self._group_ids.release(group.group_id, CLASSIC)
 

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import RecordType
 from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, JoinRequest, SyncReply
-from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
+from kbroker.groups.classic.state import ClassicEvent, ClassicGroup, ClassicMember, GroupState
 from kbroker.groups.outcome import GenerationSaved, Records, Ticket
 from kbroker.groups.timers import Timers
 
@@ -159,7 +159,7 @@ class Rebalances:
 
     def prepare(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
         self._abandon_generation(group, ErrorCode.rebalance_in_progress, records, now_ms)
-        group.move(Event.REBALANCE, now_ms)
+        group.move(ClassicEvent.REBALANCE, now_ms)
         logger.info("group %s prepares generation %d: %s", group.group_id, group.generation + 1, reason)
         if not group.is_initial:
             self.complete_if_all_joined(group, records, now_ms)
@@ -192,10 +192,10 @@ class Rebalances:
             return
         group.begin_generation()
         if not group.members:
-            group.move(Event.ALL_LEFT, now_ms)
+            group.move(ClassicEvent.ALL_LEFT, now_ms)
             records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record({}, records.times))
             return
-        group.move(Event.JOINED, now_ms)
+        group.move(ClassicEvent.JOINED, now_ms)
         for member in tuple(group.members.values()):
             known = replace(member, is_new=False) if member.is_new else member
             group.members[member.member_id] = known
@@ -219,7 +219,7 @@ class Rebalances:
                 member, assignment=group.saving.get(member.member_id, b"")
             )
         group.saving = None
-        group.move(Event.SAVED, now_ms)
+        group.move(ClassicEvent.SAVED, now_ms)
         self.completed += 1
         self._answer_syncs(group, ErrorCode.none, records, now_ms)
 

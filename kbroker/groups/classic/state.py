@@ -42,7 +42,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-class Event(Enum):
+class ClassicEvent(Enum):
     REBALANCE = auto()
     JOINED = auto()
     ALL_LEFT = auto()
@@ -50,17 +50,17 @@ class Event(Enum):
     DELETED = auto()
 
 
-TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
-    (GroupState.EMPTY, Event.REBALANCE): GroupState.PREPARING,
-    (GroupState.COMPLETING, Event.REBALANCE): GroupState.PREPARING,
-    (GroupState.STABLE, Event.REBALANCE): GroupState.PREPARING,
-    (GroupState.PREPARING, Event.JOINED): GroupState.COMPLETING,
-    (GroupState.PREPARING, Event.ALL_LEFT): GroupState.EMPTY,
-    (GroupState.COMPLETING, Event.SAVED): GroupState.STABLE,
-    (GroupState.EMPTY, Event.DELETED): GroupState.DEAD,
-    (GroupState.PREPARING, Event.DELETED): GroupState.DEAD,
-    (GroupState.COMPLETING, Event.DELETED): GroupState.DEAD,
-    (GroupState.STABLE, Event.DELETED): GroupState.DEAD,
+TRANSITIONS: Final[dict[tuple[GroupState, ClassicEvent], GroupState]] = {
+    (GroupState.EMPTY, ClassicEvent.REBALANCE): GroupState.PREPARING,
+    (GroupState.COMPLETING, ClassicEvent.REBALANCE): GroupState.PREPARING,
+    (GroupState.STABLE, ClassicEvent.REBALANCE): GroupState.PREPARING,
+    (GroupState.PREPARING, ClassicEvent.JOINED): GroupState.COMPLETING,
+    (GroupState.PREPARING, ClassicEvent.ALL_LEFT): GroupState.EMPTY,
+    (GroupState.COMPLETING, ClassicEvent.SAVED): GroupState.STABLE,
+    (GroupState.EMPTY, ClassicEvent.DELETED): GroupState.DEAD,
+    (GroupState.PREPARING, ClassicEvent.DELETED): GroupState.DEAD,
+    (GroupState.COMPLETING, ClassicEvent.DELETED): GroupState.DEAD,
+    (GroupState.STABLE, ClassicEvent.DELETED): GroupState.DEAD,
 }
 
 
@@ -147,7 +147,7 @@ class ClassicGroup:
     and by how much it may still be extended."""
     _offered: Counter[str] = field(default_factory=Counter)
 
-    def move(self, event: Event, now_ms: int) -> None:
+    def move(self, event: ClassicEvent, now_ms: int) -> None:
         self.is_initial = self.state is GroupState.EMPTY
         self.state, self.since_ms = TRANSITIONS[self.state, event], now_ms
 

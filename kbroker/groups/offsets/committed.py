@@ -57,7 +57,7 @@ OffsetsByTopic = Mapping[UUID, Mapping[int, AnyGroupOffset]]
 _NONE: Final[OffsetsByTopic] = {}
 
 
-class Retention(NamedTuple):
+class OffsetRetention(NamedTuple):
     """When a group's offsets expire. `counted_from_ms`: when the group became empty; None: the time
     of each offset's commit. `is_subscribed`: says whether a topic's offsets stay."""
 
@@ -188,7 +188,7 @@ class Offsets:
                 outcomes.append(self._removal(group_id, gone, WhyGone.DELETED))
         return outcomes
 
-    def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
+    def expire(self, group_id: str, retention: OffsetRetention, *, now_ms: int) -> Outcome[bool]:
         """Remove old offsets, unless a transaction is about to replace them. The reply is True if
         none is left."""
         known, coming = self.of(group_id), self._in_progress(group_id)

@@ -21,7 +21,7 @@ from perf.measuring.processes import BrokerWatch, Cost
 from perf.suite.candidates import Candidate
 
 if TYPE_CHECKING:
-    from kbroker.workloads.outcome import Outcome
+    from kbroker.workloads.outcome import WorkloadOutcome
     from kbroker.workloads.window import Plan
 
 Group: TypeAlias = Literal[
@@ -125,7 +125,7 @@ class Run:
             broker.kill()
             shutil.rmtree(home, ignore_errors=True)
 
-    def readings(self, outcome: Outcome) -> dict[str, float]:
+    def readings(self, outcome: WorkloadOutcome) -> dict[str, float]:
         """The rate, the broker's CPU and memory in the window, and the outcome's percentiles, if
         any."""
         return readings_of(outcome, self.watch.cost())
@@ -136,7 +136,7 @@ class Run:
             self.candidate.delete_topic(name)
 
 
-def readings_of(outcome: Outcome, cost: Cost) -> dict[str, float]:
+def readings_of(outcome: WorkloadOutcome, cost: Cost) -> dict[str, float]:
     """The readings by metric. `cost`: the broker's cost in the same window."""
     found = {
         "rate": outcome.records_per_s,

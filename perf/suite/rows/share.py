@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.workloads.outcome import Outcome
+from kbroker.workloads.outcome import WorkloadOutcome
 from kbroker.workloads.share import Mix, share_consume
 from perf.suite.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
 from perf.suite.rows import Dry, Group, Row, RowFunction, Run, readings_of
@@ -85,7 +85,7 @@ def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction: 
             cpu_s += run.watch.cost().cpu_s
             if seconds >= run.seconds / 2:
                 break
-        return readings_of(Outcome(records, 0, seconds), run.watch.cost()._replace(cpu_s=cpu_s))
+        return readings_of(WorkloadOutcome(records, 0, seconds), run.watch.cost()._replace(cpu_s=cpu_s))
 
     return measured
 

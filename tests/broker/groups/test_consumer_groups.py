@@ -18,7 +18,7 @@ from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
-from kbroker.broker.connection import Connection, PeerGone
+from kbroker.broker.connection import ClientConnection, PeerGone
 from kbroker.broker.groups.consumer_groups import ConsumerGroupService
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.logs.topics import Topics
@@ -131,7 +131,7 @@ class Peer:
         self.name = name
         self.member_id = ""
         self.timeouts_ms = (10_000, 60_000)
-        self.connection = Connection(1, "127.0.0.1", Deadlines())
+        self.connection = ClientConnection(1, "127.0.0.1", Deadlines())
         self.answers: list[object] = []
 
     async def _ask(self, decide: Callable[..., Any]) -> None:

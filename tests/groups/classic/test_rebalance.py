@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply
-from kbroker.groups.classic.state import TRANSITIONS, Event, GroupState
+from kbroker.groups.classic.state import TRANSITIONS, ClassicEvent, GroupState
 from tests.groups.classic.world import OK, Member, World, beat_all, protocols
 
 REBALANCING = ErrorCode.rebalance_in_progress
@@ -26,7 +26,7 @@ def members(world: World, names: str) -> list[Member]:
 def test_each_state_but_dead_can_be_left_and_each_is_reached() -> None:
     assert {before for before, _ in TRANSITIONS} == set(GroupState) - {GroupState.DEAD}
     assert set(TRANSITIONS.values()) == set(GroupState)
-    assert {event for _, event in TRANSITIONS} == set(Event)
+    assert {event for _, event in TRANSITIONS} == set(ClassicEvent)
 
 
 def test_one_member_from_empty_to_stable(world: World) -> None:
