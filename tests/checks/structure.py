@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.checks.bases import lone_bases
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = "kbroker"
 MAX_PARAMETERS = 7
@@ -23,6 +25,8 @@ SPIS = (
     "kbroker.security.spi",
 )
 LONG_FILE_LINES = 600
+SMALL_FILE_LINES = 80
+MANY_NAMES = 5
 
 Graph = Mapping[str, frozenset[str]]
 
@@ -204,18 +208,58 @@ def wired(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def twins(trees: Mapping[str, ast.Module]) -> list[str]:
-    """Public class names that occur twice or more within one top-level package."""
-    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    """Public class names that two or more modules have."""
+    owners: dict[str, list[str]] = defaultdict(list)
     for name, tree in trees.items():
-        parts = name.split(".")
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and len(parts) > 1:
-                owners[parts[1], node.name].append(name)
-    return sorted(
-        f"{package}: {name} in {', '.join(places)}"
-        for (package, name), places in owners.items()
-        if len(places) > 1
-    )
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners[node.name].append(name)
+    return sorted(f"{name} in {', '.join(places)}" for name, places in owners.items() if len(places) > 1)
+
+
+def small_modules(graph: Graph, root: Path = ROOT) -> list[str]:
+    """Modules of at most SMALL_FILE_LINES with one importer, which is in the same folder, and stays
+    within LONG_FILE_LINES with them. Modules of one folder are alike pure: the contract in
+    pyproject.toml names folders."""
+    files = {name: root / f"{name.replace('.', '/')}.py" for name in graph}
+    lines = {name: len(path.read_text().splitlines()) for name, path in files.items() if path.exists()}
+    importers: dict[str, list[str]] = defaultdict(list)
+    for name, others in graph.items():
+        for other in others:
+            importers[other].append(name)
+    return [
+        f"{name} of {importer}"
+        for name, size in lines.items()
+        if size <= SMALL_FILE_LINES and len(importers[name]) == 1
+        for importer in importers[name]
+        if importer in lines
+        and files[importer].parent == files[name].parent
+        and lines[importer] + size <= LONG_FILE_LINES
+    ]
+
+
+def long_unpackings(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Functions that unpack MANY_NAMES or more by place. What is written as a tuple beside the
+    names does not count."""
+    found = (f"{name}.{place}" for name, tree in trees.items() for place in _unpacking(tree, ""))
+    return list(dict.fromkeys(found))
+
+
+def _unpacking(node: ast.AST, place: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _unpacking(child, f"{place}.{child.name}".lstrip("."))
+            continue
+        targets: list[ast.expr | None] = []
+        if isinstance(child, ast.Assign) and not isinstance(child.value, ast.Tuple):
+            targets = [*child.targets]
+        elif isinstance(child, ast.For | ast.AsyncFor | ast.comprehension):
+            targets = [child.target]
+        elif isinstance(child, ast.withitem):
+            targets = [child.optional_vars]
+        if any(isinstance(each, ast.Tuple) and len(each.elts) >= MANY_NAMES for each in targets):
+            yield place
+        yield from _unpacking(child, place)
 
 
 def statements(trees: Mapping[str, ast.Module]) -> int:
@@ -249,7 +293,10 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         "getattr on an SPI": spi_getattrs(trees),
         "work_in": calls_of(trees, "work_in"),
         "attributes of parts set after construction": wired(trees),
-        "public class names twice in a package": twins(trees),
+        "public class names twice": twins(trees),
+        "small modules with one importer": small_modules(graph, root),
+        "bases of one class": lone_bases(trees),
+        f"unpackings of {MANY_NAMES} names": long_unpackings(trees),
         f"files above {LONG_FILE_LINES} lines": long_files(root),
     }
 
