@@ -24,7 +24,7 @@ BOUNDS = {
 _ONE_API = "one file for each API; the two kinds of groups share a part"
 _LAZY = "imported when it is needed, as loading what it needs takes long"
 _TABLE = "one module for each subject of the table of broker settings"
-_OTHER_CHANGE = "of the share state, which another change rewrites"
+_WAITING_ROWS = "until waiting rows are one family of keys, which changes the share state"
 _WALKED = "over batches as plain tuples (Walked): one for each batch of a fetch"
 _SUITE = "a part of a contract suite, which would be above 600 lines"
 _STORED = "the stored form of the same thing"
@@ -33,8 +33,6 @@ SMALL_MODULES = {
     "kbroker.api.consumer_group_describe of kbroker.api.share_group_describe": _ONE_API,
     "kbroker.api.consumer_group_heartbeat of kbroker.api.share_group_heartbeat": _ONE_API,
     "kbroker.broker.logs.payload_arrays of kbroker.broker.logs.payload_check": _LAZY,
-    "kbroker.broker.persisters.control.offsets of kbroker.broker.persisters.control.partition": _OTHER_CHANGE,
-    "kbroker.broker.persisters.control.saving of kbroker.broker.persisters.control.persister": _OTHER_CHANGE,
     "kbroker.cli.acls.places of kbroker.cli.acls.command": _LAZY,
     "kbroker.compaction.offset_arrays of kbroker.compaction.offset_map": _LAZY,
     "kbroker.formats.zstd of kbroker.formats.compression": (
@@ -54,7 +52,7 @@ SMALL_MODULES = {
     "kbroker.share.throttle of kbroker.share.acquire": (
         "arithmetic over two columns, with the table that docs/share-partition.md explains"
     ),
-    "kbroker.share_state.checks of kbroker.share_state.coordinator": _OTHER_CHANGE,
+    "kbroker.share_state.checks of kbroker.share_state.coordinator": _WAITING_ROWS,
     "kbroker.testing.broker of kbroker.testing.pytest_plugin": "a public module, for fixtures of users",
     "kbroker.testing.uncertain_events of kbroker.testing.compaction_history": (
         "it must not know what a checker looks for"
@@ -71,7 +69,7 @@ BASES = {
         "what is read and what changes; together above 600 lines"
     ),
     "kbroker.share_state.states.ShareStates of kbroker.share_state.coordinator.ShareStateCoordinator": (
-        _OTHER_CHANGE
+        _WAITING_ROWS
     ),
     "kbroker.testing.log_removal_contract.LogRemovalContract of "
     "kbroker.testing.log_store_contract.LogStoreContract": _SUITE,
@@ -96,15 +94,15 @@ UNPACKINGS = {
     "kbroker.protocol.long_responses.Packing._message_in_turns": "for each field of each row",
     "kbroker.protocol.responses._fetch_row_head": "for each partition of a Fetch response",
     "kbroker.protocol.responses.pack_share_fetch": "for each partition of a ShareFetch response",
-    "kbroker.share_state.coordinator.ShareStateCoordinator._initialize": _OTHER_CHANGE,
-    "kbroker.share_state.coordinator.ShareStateCoordinator._write": _OTHER_CHANGE,
-    "kbroker.share_state.coordinator.ShareStateCoordinator._read_summary": _OTHER_CHANGE,
-    "kbroker.share_state.coordinator.ShareStateCoordinator.generation_to_park_in": _OTHER_CHANGE,
+    "kbroker.share_state.coordinator.ShareStateCoordinator._initialize": _WAITING_ROWS,
+    "kbroker.share_state.coordinator.ShareStateCoordinator._write": _WAITING_ROWS,
+    "kbroker.share_state.coordinator.ShareStateCoordinator._read_summary": _WAITING_ROWS,
+    "kbroker.share_state.coordinator.ShareStateCoordinator.generation_to_park_in": _WAITING_ROWS,
     "kbroker.storage.segment.index._scan_chunk": "a start after a crash reads millions of batches",
 }
 TWINS = {
     "ClassicMember in kbroker.formats.group_records, kbroker.groups.classic.state": _STORED,
-    "Decision in kbroker.broker.commits.waiting, kbroker.share_state.outcome": _OTHER_CHANGE,
+    "Decision in kbroker.broker.commits.waiting, kbroker.share_state.outcome": _WAITING_ROWS,
     "Outcome in kbroker.groups.outcome, kbroker.testing.history_events": (
         "histories are written and read without the broker's modules"
     ),
