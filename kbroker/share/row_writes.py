@@ -146,10 +146,10 @@ def _park_keys(parking: Parking, order: KeyOrder, write: ParkingWrite) -> None:
     """Report to the order records that have left the front window, and parked ones that have
     ended."""
     for parked, _ in write.new:
-        if parked.lane is Lane.SCHEDULE:
-            order.forget(parked.offset)
-        elif parked.lane is Lane.ARCHIVING:
+        if parked.lane is Lane.ARCHIVING or parked.offset < parking.floor:
             order.end(parked.offset)
+        elif parked.lane is Lane.SCHEDULE:
+            order.forget(parked.offset)
         elif parked.key_hash is not None:
             order.hold(parked.offset, parked.key_hash, parked=True)
     for offset in [offset for offset in write.ghosts if offset in parking.over]:
@@ -168,10 +168,11 @@ def _removed(parking: Parking, places: Iterable[Place], parked: Parked | None = 
 
 def _stands(parking: Parking, row: Row, parked: Parked, *, is_pending: bool) -> None:
     """The record now stands there in the store, and nowhere that it was saved before."""
-    if parked.place in row.places:
-        i = row.places.index(parked.place)
-        _removed(parking, row.places[:i], parked)
-        del row.places[:i]
+    if parked.place not in row.places:
+        return  # A later write has ended first, and stands.
+    i = row.places.index(parked.place)
+    _removed(parking, row.places[:i], parked)
+    del row.places[:i]
     if parking.rows.get(row.offset) is not row:
         return
     belongs = parking.orders[parked.lane].saved(parked)

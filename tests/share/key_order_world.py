@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from kbroker.share.effects import AcquiredRange, Persist, ShareSettings
+from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.ordering import Keys
 from kbroker.share.parked import Lane
 from kbroker.share.record_state import BEHIND
@@ -180,14 +180,6 @@ class OrderedWorld(World):
             assert job.member not in _HELD, f"{offset} although {job.member} has {other} of its key"
             assert other not in self.begun, f"{offset} although {other} of its key comes back"
             assert is_scheduled or other > offset or job.scheduled_ms > 0, f"{offset} before {other}"
-
-    def _is_saved(self, persist: Persist, said: dict[int, int], holder: str | None) -> None:
-        # A record that was parked although the log's start had passed it holds its key until a
-        # sweep finds it. The order of its key is not kept.
-        below = [change for change in persist.parking if change.parked and change.offset < self.sp.floor]
-        lost = {self.keys[change.offset] for change in below if not change.parked.kept}
-        self.excepted.update(offset for offset, key in self.keys.items() if key in lost)
-        super()._is_saved(persist, said, holder)
 
     def configure(self) -> None:
         super().configure()

@@ -27,9 +27,6 @@ class ParkedWrites:
     now_ms: float
     two_stores: bool
     failures: float
-    keeps_row_order = True
-    """The engine is notified in order of writes that change the same row. Otherwise one that was
-    replaced during a read of the store may come back."""
     saves_failed = 0.0
     """How many failed writes are saved as a whole. The promises are not known to hold then."""
     settings: ShareSettings
@@ -97,9 +94,7 @@ class ParkedWrites:
         if saved < len(ended):
             self._keep_failed(ended[saved][0])
         outcomes = [(write, number < saved) for number, write in enumerate(ended)]
-        rows = [change.offset for persist, _, _ in ended for change in persist.parking]
-        if not self.keeps_row_order or len(set(rows)) == len(rows):
-            self.rnd.shuffle(outcomes)
+        self.rnd.shuffle(outcomes)
         for write, is_saved in outcomes:
             (self._is_saved if is_saved else self._is_failed)(*write)
 

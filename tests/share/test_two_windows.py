@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.share import archiving, offers
+from kbroker.share import archiving, log_start, offers
 from kbroker.share.effects import AckBatch
+from kbroker.share.parked import Lane
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import ACQUIRED
 from kbroker.share.redelivery import Redelivery
@@ -104,3 +105,23 @@ def test_a_slot_is_used_again_by_another_record() -> None:
     assert q.sp.expire(first_deadline_ms) is None
     q.ack("b", ack(2, 2, ACCEPT))
     assert list(parking.rows) == [1]
+
+
+def test_an_earlier_write_of_a_row_ends_last_while_the_store_is_read() -> None:
+    """The place that it saved is not there any more: a finished record does not come back."""
+    q, parking = queue((0, 0), limits_undecided=True)
+    parking = q.sp.parking = Parking(1, leader_epoch=7, life_ahead_ms=0, now_ms=0)
+    assert q.fetch("m") == [(0, 0, 1)]
+    reading = parking.begin_read()
+    assert reading == (Lane.REDELIVERY, (-1, -1))
+    moved = log_start.leave(q.sp, {0: b"0"}, now_ms=0)
+    q.now_ms = _LOCK_MS
+    ran_out = q.sp.expire(q.now_ms)
+    q.now_ms += _WAIT_MS
+    assert q.sp.end_waits(q.now_ms) == 1
+    q.save(ran_out)
+    q.save(moved)
+    assert q.sp.acquire_parked("m", [0], now_ms=q.now_ms) == [(0, 0, 2)]
+    q.ack("m", ack(0, 0, ACCEPT))
+    parking.end_read(Lane.REDELIVERY, [], q.settings, lambda _: False)
+    assert (list(parking.rows), q.sp.end_waits(q.now_ms + _WAIT_MS)) == ([], 0)

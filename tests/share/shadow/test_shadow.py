@@ -22,7 +22,7 @@ from tests.share.shadow.old_tree import NoHistory, plain
 from tests.share.shadow.pair import Decided, Difference, Judge
 from tests.share.shadow.run import alike, commands_of, lead, run, search, shrunk
 
-_FIRST, _SHORT = 30, 8_000
+_FIRST, _SHORT = 60, 8_000
 """The first life, and steps: all hard cases happen in these lives."""
 _LIVES = 200
 _SEEDS = {"waits are not capped after a restart": 8, "keys are not looked up": 41}

@@ -48,9 +48,8 @@ _PARKED_SEEN = ("waiting", "floor", "kept_from", "needs_sweep", "knows_archiving
 
 
 class ShadowWorld(World):
-    """In some lives, failed writes are saved as a whole, or writes of one row end in any order.
-    Then only the old engine says what is right: the promises of the worlds are not known to
-    hold."""
+    """In some lives, failed writes are saved as a whole. Then only the old engine says what is
+    right: the promises of the worlds are not known to hold."""
 
     new_engine: ClassVar[type[Engine]] = Engine
 
@@ -58,7 +57,6 @@ class ShadowWorld(World):
         self.judge, self.checks = Judge(), 0
         self.saves_failed = rnd.choice((0.0, 0.0, 0.0, 0.2))
         self.jitter = rnd.choice((0.0, 0.5))
-        self.keeps_row_order = rnd.random() < 0.5
         self.marker_rate = rnd.choice((0.0, 0.0, 0.1, 0.3))
         super().__init__(rnd)
         self.alters_limit = rnd.random() < 0.7
@@ -107,7 +105,7 @@ class ShadowWorld(World):
 
     @property
     def is_sure(self) -> bool:
-        return self.keeps_row_order and not self.saves_failed
+        return not self.saves_failed
 
     def first_store(self) -> Store:
         return TwinStore(self.judge)
