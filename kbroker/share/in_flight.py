@@ -379,13 +379,10 @@ class InFlightWindow(WindowColumns):
         if AVAILABLE in codes and first < self.available_from:
             self.available_from = first
 
-    def roll_back(
-        self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool
-    ) -> list[tuple[int, int]]:
+    def roll_back(self, first: int, last: int, by_count: bytes, now_ms: float) -> list[tuple[int, int]]:
         """Return pending records of first..last to their holder. Where its lock has run out they
         are released by delivery count, or given up at the limit. Returns the runs whose lock has
-        run out. `prolongs`: the broker prolongs locks, but must not prolong
-        these."""
+        run out. The broker prolongs none of the others: their holder has answered."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -396,7 +393,7 @@ class InFlightWindow(WindowColumns):
             lock = self.locks.by_number.get(number)
             if lock is not None and lock.deadline_ms > now_ms:
                 self._set_code(first, run_last, ACQUIRED)
-                if prolongs and lock.since_ms != ANSWERED:
+                if lock.since_ms != ANSWERED:
                     self.renew(lock.member_id, first, run_last, lock.deadline_ms, ANSWERED)
             else:
                 self.exhausted += self.give_back(first, run_last, by_count)

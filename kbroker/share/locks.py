@@ -84,6 +84,13 @@ class Locks:
             del self.by_number[lock.number]
             yield lock
 
+    def note_since(self, duration_ms: int) -> None:
+        """All Locks without a time were granted for this duration, which is about to be altered:
+        note since when they are held."""
+        for lock in self.by_deadline:
+            if lock.since_ms is None:
+                lock.since_ms = lock.deadline_ms - duration_ms
+
     def of_member(self, member_id: str) -> list[Lock]:
         return [lock for lock in self.by_deadline if lock.member_id == member_id]
 

@@ -64,7 +64,6 @@ def acquire(
         return []
     slots = [row.slot for row in rows]
     number = window.new_lock(member_id, min(slots), max(slots), now_ms + settings.lock_duration_ms)
-    window.locks.by_number[number].since_ms = now_ms  # The lock duration may be altered meanwhile.
     ranges: list[AcquiredRange] = []
     for row in sorted(rows, key=_offset):
         offset = row.offset
@@ -177,11 +176,7 @@ def apply(
     drawn: Callable[[], float],
 ) -> Answered:
     """Carry out the result of name()."""
-    window = parking.window
-    pending = acknowledge.apply(window, settings, member_id, slots, now_ms=now_ms)
-    for slot, _, (ack_type,) in slots:
-        if ack_type == Event.RENEW:
-            window.locks.by_number[window.lock_numbers[slot]].since_ms = now_ms
+    pending = acknowledge.apply(parking.window, settings, member_id, slots, now_ms=now_ms)
     return answered(parking, pending, settings, now_ms, drawn)
 
 
@@ -216,8 +211,7 @@ def save_failed(
 ) -> bool:
     """A client's change could not be saved. True if its holder has the record again."""
     by_count = rules.returned(Event.RUN_OUT, settings)
-    # Its holder has answered, whatever the settings of locks are by then.
-    ran_out = parking.window.roll_back(row.slot, row.slot, by_count, now_ms, prolongs=True)
+    ran_out = parking.window.roll_back(row.slot, row.slot, by_count, now_ms)
     came_back(parking, ran_out, settings, now_ms, drawn)
     return not ran_out
 

@@ -123,8 +123,9 @@ class SharePartition:
         return share_partition
 
     def use(self, settings: ShareSettings) -> None:
-        """The group's settings, from now on: a new lock duration applies to later locks, new limits
-        apply at once."""
+        """From now on. A new lock duration applies to later locks, new limits apply at once."""
+        for window in self.windows:
+            window.locks.note_since(self.settings.lock_duration_ms)
         self.settings = settings
         self.advance()
 
@@ -446,8 +447,7 @@ class SharePartition:
         self.advance()
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
-        """The Persist with this token is not saved. Its records return to their holder, or are
-        available where the lock has run out meanwhile."""
+        """It is not saved: its records return to their holder, or where its lock has run out."""
         window, saves, write = self.window, self.saves, self.saves.under_way.pop(token)
         self.counters.failed_writes += 1
         pending, parked = write.pending, write.parked
@@ -461,9 +461,9 @@ class SharePartition:
             pending = self._put_off_again(pending, again, now_ms)
             redeliveries = parked.new_in(Lane.REDELIVERY)
             due = {offset: self.parking.engine_time(due_ms) for offset, due_ms in redeliveries.items()}
-        by_count, prolongs = rules.returned(Event.RUN_OUT, self.settings), self.settings.lock_max_ms > 0
+        by_count = rules.returned(Event.RUN_OUT, self.settings)
         for first, last in pending:
-            returned = window.roll_back(first, last, by_count, now_ms, prolongs=prolongs)
+            returned = window.roll_back(first, last, by_count, now_ms)
             self._begin_waits(returned, now_ms, parks=False)
             self._wait_here(returned, due)
             saves.note(returned)

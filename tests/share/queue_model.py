@@ -397,7 +397,7 @@ class CheckedQueue(QueueChecks):
                 rec.target = rec.cause = None
                 rec.due_ms = 0
                 # its holder answered: not renewed
-                rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms
+                rec.since_ms = float("-inf")
                 if rec.deadline_ms <= self.now_ms:
                     rec.state, rec.member = self._given_back(rec), None
         self.check(settled=True)

@@ -246,7 +246,7 @@ class TestFailing:
         q = one_batch()
         q.now_ms = 1000.0
         q.fail(q.ask("m", ack(0, 4, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)))
-        assert q.shown() == "0-9 H1 m"
+        assert q.shown() == "0-4 H1 m, 5-9 H1 m"  # its holder has answered for 0 to 4
         assert {run.deadline_ms for run in holdings(q.sp)} == {LOCK_MS}
         assert q.sp.window.complete == 0
         q.ack("m", ack(0, 9, ACCEPT))

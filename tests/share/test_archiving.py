@@ -142,7 +142,7 @@ class TestWhichRecords:
     def test_a_failed_write_gives_records_back_to_their_holder(self) -> None:
         q = last_attempt()
         q.fail(q.ask("m", ack(0, 1, REJECT), ack(2, 3, RELEASE)))
-        assert (q.shown(), archiving.take(q.sp)) == ("0-4 H2 m", [])
+        assert (q.shown(), archiving.take(q.sp)) == ("0-1 H2 m, 2-3 H2 m, 4 H2 m", [])
         q.ack("m", ack(0, 1, ACCEPT), ack(2, 3, REJECT))
         assert archiving.take(q.sp) == [DeadLetter(2, 3, 2, REJECTED)]
 

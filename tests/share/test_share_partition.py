@@ -406,7 +406,7 @@ class TestLogStart:
         q.save(log_start.log_start_moved(q.sp, 12))
         q.save(saved)
         q.fail(failed)
-        assert q.shown() == "12-19 H1 m"
+        assert q.shown() == "12-14 H1 m, 15-19 H1 m"
         assert q.sp.window.complete == 0
 
     def test_all_pending_records_fall_out(self) -> None:

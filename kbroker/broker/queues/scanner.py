@@ -89,11 +89,6 @@ class Scanner:
         self._flush = flush
         self._reports = Seldom(_REPORT_EVERY_S)
 
-    @property
-    def finds_keys(self) -> bool:
-        """Whether the persister finds parked records by their keys."""
-        return self._lookup.is_possible
-
     def resume(self, loaded: LoadedSharePartition) -> None:
         """Wake a scan that has something to do: there may be more room, or keys to look up. Each
         fetch and acknowledgement calls this, usually with no effect."""

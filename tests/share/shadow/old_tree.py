@@ -28,6 +28,25 @@ COMMIT = "0ba52c1f"
 """The last one before the second in-flight window."""
 PACKAGE = "kbroker_old"
 MENDED = (
+    # The holder of a record whose save failed has answered, also if locks are prolonged only later.
+    (
+        "kbroker/share/in_flight.py",
+        "if prolongs and lock.since_ms != ANSWERED:",
+        "if lock.since_ms != ANSWERED:",
+    ),
+    # Since when a record is held is known exactly, whatever becomes of the lock duration.
+    (
+        "kbroker/share/share_writes.py",
+        """        self._settings = settings
+        self._advance()
+""",
+        """        before, self._settings = self._settings, settings
+        for lock in self._window.locks.by_deadline:
+            if lock.since_ms is None:
+                lock.since_ms = lock.deadline_ms - before.lock_duration_ms
+        self._advance()
+""",
+    ),
     # A write of a row ends after a later one, while the store is read: what it saved is replaced.
     (
         "kbroker/share/parked_saving.py",
