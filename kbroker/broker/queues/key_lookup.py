@@ -24,10 +24,6 @@ class KeyLookup:
     def __init__(self, persister: Persister) -> None:
         self._rows = persister.waiting_rows
 
-    @property
-    def is_possible(self) -> bool:
-        return self._rows is not None
-
     @asynccontextmanager
     async def of(self, loaded: LoadedSharePartition, order: KeyOrder | None) -> AsyncIterator[Lookup]:
         """Without `order`, the lookup finds nothing."""
