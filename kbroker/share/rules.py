@@ -15,6 +15,9 @@ and what happens to it.
 below are made with `decide`, and give a code of its states column (record_state.py). The times of
 locks and of redelivery are rules too, and how many records go together near the delivery limit.
 
+No rule lowers a count: of two writes, the one with the higher count stands (state_batches.py), and
+0 means that no member ever had the record.
+
 Nothing here holds a record, or knows an offset, a member or a clock.
 """
 

@@ -281,9 +281,9 @@ class SharePartition:
         return ranges
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
-        """The member's session has ended, or it has forgotten the partition: its records return
-        with their delivery counts. They wait for redelivery from `delayed_at_ms` on; None: the
-        session ended in order, and they are available at once."""
+        """The member's session has ended: its records return with their delivery counts. They wait
+        for redelivery from `delayed_at_ms` on; None: it ended in order, and they are available at
+        once."""
         event = Event.LEAVE if delayed_at_ms is None else Event.RELEASE
         by_count, parking = rules.returned(event, self.settings), self.parking
         runs = _release(self.window, member_id, by_count)
