@@ -36,6 +36,7 @@ from kbroker.share.dead_letter import origin_of, reason_of
 from kbroker.share.persister import TopicPartition
 from kbroker.share.reasons import Reason
 from kbroker.storage import memory_store
+from kbroker.storage.keyvalue.memory_map import MemoryMap
 from tests.api.conftest import Client
 from tests.api.dead_letter_queues import NAME, QUEUE, all_done, letters_of, prepare_dead_letters
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, rows
@@ -91,12 +92,13 @@ class Disk:
     @asynccontextmanager
     async def broker(self) -> AsyncIterator[Client]:
         memory_store._all_logs[(self.path / "log-memory").resolve()] = self.logs
-        memory_store._all_states[(self.path / "state-memory").resolve()] = (self.state, Lock())
+        state = MemoryMap(self.state)
+        memory_store._all_states[(self.path / "state-memory").resolve()] = state
         config = BrokerConfig({**CREATE, "kbroker.persister": self.persister})
         options = StartOptions(
             data_dir=self.path, storage="memory", state_storage="memory", config=config, durability="os"
         )
-        Disk.opened = {id(self.logs): self, id(self.state): self}
+        Disk.opened = {id(self.logs): self, id(state): self}
         async with open_broker(options) as broker:
             self.is_open = True
             yield Client(broker)
@@ -111,7 +113,7 @@ def _noting(monkeypatch: pytest.MonkeyPatch) -> None:
     def noting(original: Callable[..., None]) -> Callable[..., None]:
         def call(store: Any, *arguments: Any, **named: Any) -> None:
             with Disk.lock:
-                disk = Disk.opened[id(store._logs if hasattr(store, "_logs") else store._contents)]
+                disk = Disk.opened[id(store._logs if hasattr(store, "_logs") else store._map)]
                 if original.__name__ == "write":
                     disk.refuse_perhaps()
                 original(store, *arguments, **named)
