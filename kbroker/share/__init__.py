@@ -4,14 +4,18 @@
       rules.py              what becomes of a record: every rule of its life
       record_state.py       its states, and their codes in the window
       in_flight.py          the window of records in flight, over columns.py and locks.py
+      saves.py              writes under way, and what waits for the next one
+      offers.py             what a member could get now
       acquire.py            which records a fetch gets; throttle.py near the delivery limit
       acknowledge.py        accept, release, reject, renew; ack_validation.py comes before it
       redelivery.py         delays before a record is delivered again
       archiving.py          records on their way to the dead letter queue; dead_letter.py
       scanning.py           records that are examined before members get them
       ordering.py           one record of a key at a time, by key_order.py
-      leaving.py            records that leave the window, so that the log can be removed
+      log_start.py          the log's start moves: records are finished, or kept beside the log
     parking.py            records that wait outside the window, in the store; parked.py
+      returned.py           the window of those that are due; returning.py: members get them
+      row_writes.py         what a write saves of them
     session.py            share sessions: the partitions of a member, and its epochs
     persister.py          the SPI that saves all this; state_batches.py merges saved batches
     effects.py            the values that go in and out

@@ -65,7 +65,7 @@ class Persist(NamedTuple):
         """True if this saves records as ARCHIVING, for the first time or again."""
         if RecordState.ARCHIVING in map(_STATE_OF, self.batches):  # Evaluated for every save.
             return True
-        return any(
+        return bool(self.parking) and any(
             change.parked is not None and change.parked.lane is Lane.ARCHIVING for change in self.parking
         )
 

@@ -57,8 +57,6 @@ from kbroker.share.runs import Runs
 NOWHERE: Final = 1 << 63
 _ASKED_AT_ONCE: Final = 1000
 """No more scheduled records are read while so many keys wait to be searched for."""
-_GIVEN_UP_AT_ONCE: Final = 300
-"""Records at a lowered limit that one fetch gives up."""
 _IN_LINE: Final = frozenset((None, AVAILABLE, *ARCHIVING_CODES))
 """Codes of the rows that the orders of the lanes count."""
 _AT_REST: Final = bytes((AVAILABLE, BEHIND, HOLE))
@@ -113,7 +111,7 @@ class Parking:
         self.leaving: dict[int, int] = {}
         """Ghosts, and records from the front window: how many writes under way concern them."""
         self.moving: set[int] = set()
-        self.kept_places: set[int] = set()
+        self.maybe_kept: set[int] = set()
         """Of rows and ghosts: those whose bytes the store may have."""
         self.looks: list[Look] = []
 
@@ -132,7 +130,7 @@ class Parking:
         return offset in self.returned.ready
 
     def may_be_kept(self, offset: int) -> bool:
-        return offset in self.kept_places
+        return offset in self.maybe_kept
 
     @property
     def is_settled(self) -> bool:
@@ -238,7 +236,7 @@ class Parking:
             if self.is_gone(offset, is_kept=parked.kept):
                 continue
             if parked.kept:
-                self.kept_places.add(offset)
+                self.maybe_kept.add(offset)
             if is_lost(parked):
                 self._give_up(parked)
                 continue
@@ -278,7 +276,7 @@ class Parking:
     def let_go(self, row: Row) -> None:
         """The row leaves memory, and stays in the store."""
         self._forget(row)
-        self.kept_places.discard(row.offset)
+        self.maybe_kept.discard(row.offset)
 
     def _forget(self, row: Row) -> None:
         self.leave_line(row)
@@ -501,7 +499,7 @@ class Parking:
                 continue
             if self.is_gone(offset, is_kept=parked.kept):
                 if parked.kept:
-                    self.kept_places.add(offset)
+                    self.maybe_kept.add(offset)
                 self._give_up(parked)
                 gone += 1
         return gone

@@ -1,9 +1,9 @@
 """Members and returned records: what becomes of parked records in their window (returned.py). Pure.
 
-    acquire()       records that are due, by offset
-    name(), apply() an acknowledgement list: its parked records, and what they become
-    answered()      what members gave back is PENDING until it is saved
-    came_back()     what locks gave back is final at once
+    acquire()         records that are due, by offset
+    split(), apply() an acknowledgement list: its parked records, and what they become
+    answered()        what members gave back is PENDING until it is saved
+    came_back()       what locks gave back is final at once
 
 The window's own code does the work, as in the front window. This module finds the rows by offset,
 and gives each its new place in the store.
@@ -124,7 +124,7 @@ def lost(parking: Parking, offsets: Iterable[int]) -> int:
 # ---- acknowledgements ----------------------------------------------------------------------------
 
 
-def name(
+def split(
     parking: Parking, member_id: str, batches: Sequence[AckBatch]
 ) -> tuple[list[AckBatch], list[AckBatch]]:
     """Splits an acknowledgement list into batches of the front window, and batches of slots.
@@ -175,7 +175,7 @@ def apply(
     now_ms: float,
     drawn: Callable[[], float],
 ) -> Answered:
-    """Carry out the result of name()."""
+    """Carry out the result of split()."""
     pending = acknowledge.apply(parking.window, settings, member_id, slots, now_ms=now_ms)
     return answered(parking, pending, settings, now_ms, drawn)
 

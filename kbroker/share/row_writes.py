@@ -78,7 +78,7 @@ def begin(
             row.places.append(target.place)
         if row.record is not None:
             keeps.append(row)
-            parking.kept_places.add(row.offset)
+            parking.maybe_kept.add(row.offset)
     moved = [change.offset for change in changes if change.offset in parking.moving] if parking.moving else ()
     for look in parking.looks:
         look.changed.update(change.offset for change in changes)
@@ -105,7 +105,7 @@ def _take_decided(parking: Parking) -> list[tuple[Row, Parked]]:
 
 def _no_record(parking: Parking, offset: int) -> bytes | None:
     """The `record` of a ParkingChange for a record that is not kept."""
-    return b"" if offset in parking.kept_places else None
+    return b"" if offset in parking.maybe_kept else None
 
 
 def persisted(parking: Parking, write: ParkingWrite) -> None:
@@ -120,7 +120,7 @@ def persisted(parking: Parking, write: ParkingWrite) -> None:
         _removed(parking, places)
         parking.over.discard(offset)
         if offset not in parking.ghosts and offset not in parking.rows:
-            parking.kept_places.discard(offset)
+            parking.maybe_kept.discard(offset)
     for parked, places in write.new:
         _unmark(parking, parked.offset)
         parking.expiring -= parked.expired

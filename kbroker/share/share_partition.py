@@ -238,7 +238,7 @@ class SharePartition:
         parking, named = self.parking, None
         if parking is not None and parking.rows:
             acknowledge.check_renewals(self.settings, batches)
-            batches, named = returning.name(parking, member_id, batches)
+            batches, named = returning.split(parking, member_id, batches)
         if parking is not None:
             lowest = min(max(self.log_start, parking.floor), parking.kept_from)
             acknowledge.check_passed(batches, lowest, self.window.start_offset)

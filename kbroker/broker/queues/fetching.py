@@ -219,6 +219,7 @@ class ShareFetch:
         for filter_ in acquiring.filters:
             turns = filter_.choose(turns)
         if not turns:
+            self._usable = 0
             return False
         share_bytes = max_bytes // self._usable or 1
         if self._limits.min_bytes > 1 and not is_last and not await self._has_min_bytes(turns, share_bytes):
