@@ -1,7 +1,7 @@
 """The in-flight window of a share-partition: how commands change its columns (columns.py).
 
     place, pass_over            records that were read join it
-    take, give_back, _set_code   members acquire, return and finish records
+    take, answer, give_back     members acquire, finish and return records
     settle, roll_back           a save has succeeded or failed
     advance, drop_below         the SPSO moves
 
