@@ -248,8 +248,8 @@ class Broker:
             lambda topic_id, index: self.topics.partition(topic_id, index) is not None,
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(self.state_store, self.generation),
+            on_generation_ended=self._generation_ended,
         )
-        coordinator.on_generation_ended = self._generation_ended
         return LocalPersister(coordinator, self.state_commits, self.state_store)
 
     def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:

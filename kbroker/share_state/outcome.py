@@ -57,7 +57,7 @@ class ShareStateOutcome(Generic[R]):
     """For confirm() and failed(): the entries, and their state once saved."""
 
 
-class Decision(Generic[R]):
+class Draft(Generic[R]):
     """An outcome under construction."""
 
     def __init__(self, group_id: str = "") -> None:

@@ -1,8 +1,8 @@
 """The states of share-partitions in memory: loaded from the store at first use, changed by
 decisions, and encoded for it. Pure.
 
-    requests --> ShareStateCoordinator --> _entry(), _put_update(), _put_snapshot(), _remove()
-                                           confirm() or failed() when the save has ended
+    requests --> ShareStateCoordinator --> entry(), put_update(), put_snapshot(), remove()
+    its caller --------------------------> confirm() or failed() when the save has ended
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.share.effects import StateBatch
 from kbroker.share.persister import Result, TopicPartition
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState, load
-from kbroker.share_state.outcome import Decision, Entry, R, ShareStateOutcome, to_be_saved
+from kbroker.share_state.outcome import Draft, Entry, R, ShareStateOutcome, to_be_saved
 from kbroker.share_state.parked import NO_GENERATION, ParkingStore, prefix_of, stored_count
 
 UPDATES_PER_SNAPSHOT: Final = 500
@@ -61,19 +61,19 @@ class ShareStates:
         self,
         scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]],
         partition_exists: Callable[[UUID, int], bool],
-        *,
-        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
-        parking: ParkingStore | None = None,
+        updates_per_snapshot: int,
+        parking: ParkingStore | None,
+        on_generation_ended: Callable[[SharePartitionKey, int], None],
     ) -> None:
         self._scan = scan
         self._partition_exists = partition_exists
         self._updates_per_snapshot = updates_per_snapshot
         self._parking = parking
-        self.on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
+        self._on_generation_ended = on_generation_ended
         self._entries: dict[tuple[str, TopicPartition], Entry] = {}
         self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
 
-    def _entry(self, group_id: str, partition: TopicPartition, decision: Decision[R] | None = None) -> Entry:
+    def entry(self, group_id: str, partition: TopicPartition, draft: Draft[R] | None = None) -> Entry:
         """From memory or from the store. An entry without state is not kept: requests for unknown
         names must not cost memory."""
         entry = self._entries.get((group_id, partition))
@@ -100,19 +100,19 @@ class ShareStates:
             entry = Entry(key, prefix, state, to_be_saved(state))
             if entry.state:
                 self._entries[key] = entry
-        elif entry.unsaved and decision:
-            decision.must_wait = True
+        elif entry.unsaved and draft:
+            draft.must_wait = True
         return entry
 
-    def _check_exists(self, partition: TopicPartition) -> None:
+    def check_exists(self, partition: TopicPartition) -> None:
         if not self._partition_exists(*partition):
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
             )
 
-    def _put_update(
+    def put_update(
         self,
-        decision: Decision[R],
+        draft: Draft[R],
         entry: Entry,
         state: ShareState,
         batches: Sequence[StateBatch],
@@ -124,7 +124,7 @@ class ShareStates:
             or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT
         ):
             state.snapshot_epoch += 1
-            self._put_snapshot(decision, entry, state, now_ms)
+            self.put_snapshot(draft, entry, state, now_ms)
             return
         state.updates += 1
         state.update_batches += len(batches)
@@ -135,12 +135,12 @@ class ShareStates:
             state.delivery_complete_count,
             batches,
         )
-        decision.change(entry, state.updates, value)
+        draft.change(entry, state.updates, value)
         self._updates += 1
 
-    def _put_snapshot(
+    def put_snapshot(
         self,
-        decision: Decision[R],
+        draft: Draft[R],
         entry: Entry,
         state: ShareState,
         now_ms: int,
@@ -162,18 +162,18 @@ class ShareStates:
             state.generation,
         )
         state.is_generation_new = False
-        decision.change(entry, 0, value)
+        draft.change(entry, 0, value)
         for number in range(1, state.updates + 1):
-            decision.change(entry, number, None)
+            draft.change(entry, number, None)
         state.updates = state.update_batches = 0
         self._snapshots += 1
         self._entries[entry.key] = entry
 
-    def _remove(self, decision: Decision[R], entry: Entry, state: ShareState) -> None:
+    def remove(self, draft: Draft[R], entry: Entry, state: ShareState) -> None:
         """Tombstones. The entry stays, without state, until they are saved, because the store still
         has the removed keys."""
         for number in range(state.updates + 1):
-            decision.change(entry, number, None)
+            draft.change(entry, number, None)
         entry.state = None
 
     # ---- after the save --------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ShareStates:
         for entry, saved in outcome.changed:
             assert not entry.lost, f"{entry.key} was saved although an earlier change of it had failed"
             if entry.saved.generation not in (NO_GENERATION, saved.generation):
-                self.on_generation_ended(entry.key, entry.saved.generation)
+                self._on_generation_ended(entry.key, entry.saved.generation)
             entry.saved = saved
             entry.unsaved -= 1
             if not entry.unsaved and entry.state is None:
@@ -228,13 +228,13 @@ class ShareStates:
             key = parse_key(stored)
             assert isinstance(key, ShareStateKey)
             found.setdefault(SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition)))
-        decision: Decision[Result] = Decision()
+        draft: Draft[Result] = Draft()
         for share_partition in found:
-            entry = self._entry(*share_partition)
+            entry = self.entry(*share_partition)
             if entry.state:
-                self._remove(decision, entry, entry.state)
-                decision.results.append(Result(share_partition.partition))
-        return decision.outcome()
+                self.remove(draft, entry, entry.state)
+                draft.results.append(Result(share_partition.partition))
+        return draft.outcome()
 
     def cold(self, *, now_ms: int, interval_ms: int) -> list[SharePartitionKey]:
         """Those in memory that need a cold snapshot."""
@@ -254,19 +254,19 @@ class ShareStates:
     ) -> ShareStateOutcome[Result]:
         """New snapshots of those that are `wanted`, with a result for each of these. The state and
         its creation time stay."""
-        decision: Decision[Result] = Decision()
+        draft: Draft[Result] = Draft()
         for key in share_partitions:
             if not self._partition_exists(*key.partition):
                 continue  # The topic was deleted meanwhile: no key of it may be recreated.
             try:
-                entry = self._entry(*key)
+                entry = self.entry(*key)
             except KafkaError as refusal:
-                decision.results.append(Result(key.partition, refusal.code, refusal.message))
+                draft.results.append(Result(key.partition, refusal.code, refusal.message))
                 continue
             state = entry.state
             if state and wanted(state):
                 state.snapshot_epoch += 1
-                self._put_snapshot(decision, entry, state, now_ms, create_ms=state.create_timestamp)
+                self.put_snapshot(draft, entry, state, now_ms, create_ms=state.create_timestamp)
                 self._snapshots_anew += 1
-                decision.results.append(Result(key.partition))
-        return decision.outcome()
+                draft.results.append(Result(key.partition))
+        return draft.outcome()

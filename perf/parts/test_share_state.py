@@ -47,7 +47,7 @@ class Kept:
         )
         initialized = self.coordinator.initialize(_GROUP, [InitializeRequest(_KEY, 0, 0)], now_ms=NOW_MS)
         self.store.write(initialized.changes)
-        self.coordinator.confirm(initialized)
+        self.coordinator.states.confirm(initialized)
         for number in range(updates):
             self.write(number * 10, runs=1)
 
@@ -55,7 +55,7 @@ class Kept:
         batches = [StateBatch(first + 2 * at, first + 2 * at, 2, 1) for at in range(runs)]
         outcome = self.coordinator.write(_GROUP, [WriteRequest(_KEY, 0, 0, first, 0, batches)], now_ms=NOW_MS)
         self.store.write(outcome.changes)
-        self.coordinator.confirm(outcome)
+        self.coordinator.states.confirm(outcome)
 
 
 @pytest.mark.parametrize("runs", [1, 100])

@@ -53,7 +53,7 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
             GROUP, [InitializeRequest(partition, 0, 0) for partition in some], now_ms=0
         )
         store.write(initialize.changes)
-        coordinator.confirm(initialize)
+        coordinator.states.confirm(initialize)
         for number in range(updates + 1):
             size = BATCHES_OF_UPDATE if number else BATCHES_OF_SNAPSHOT
             batches = [StateBatch(at, at, 2, 1) for at in range(100 * number, 100 * number + 2 * size, 2)]
@@ -61,13 +61,13 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
                 GROUP, [WriteRequest(partition, 0, 0, 0, size, batches) for partition in some], now_ms=0
             )
             store.write(written.changes)
-            coordinator.confirm(written)
+            coordinator.states.confirm(written)
             if not number:
-                cold = coordinator.snapshot(
+                cold = coordinator.states.snapshot(
                     [SharePartitionKey(GROUP, partition) for partition in some], now_ms=1
                 )
                 store.write(cold.changes)
-                coordinator.confirm(cold)
+                coordinator.states.confirm(cold)
             store.sync()
     size_bytes = sum(len(key) + len(value) for key, value in store.scan(b""))
     store.close()

@@ -82,7 +82,7 @@ def acknowledgements(count: int, partitions: int) -> Iterator[list[Change]]:
     outcome: Any = coordinator.initialize(
         GROUP, [InitializeRequest(place, 0, 0) for place in places], now_ms=0
     )
-    coordinator.confirm(outcome)
+    coordinator.states.confirm(outcome)
     yield list(outcome.changes)
     for number in range(count):
         offset = number // partitions
@@ -90,7 +90,7 @@ def acknowledgements(count: int, partitions: int) -> Iterator[list[Change]]:
             places[number % partitions], 0, 0, offset, 1, [StateBatch(offset + 2, offset + 2, 2, 1)]
         )
         outcome = coordinator.write(GROUP, [request], now_ms=number)
-        coordinator.confirm(outcome)
+        coordinator.states.confirm(outcome)
         yield list(outcome.changes)
 
 

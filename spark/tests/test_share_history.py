@@ -171,7 +171,7 @@ class Work:
         assert {result.code.value for result in outcome.results} == {0}
         self.store.write(outcome.changes)
         self.store.sync()
-        self.coordinator.confirm(outcome)
+        self.coordinator.states.confirm(outcome)
         for key, value in outcome.changes:
             if value is not None:
                 if int.from_bytes(key[-8:], "big") == 0:

@@ -46,7 +46,7 @@ def changes_of(at: TopicPartition, parked: Sequence[Parked]) -> list[Change]:
         coordinator.read("g", [ReadRequest(at, 4)], now_ms=1),
         coordinator.write("g", [write], now_ms=1),
     ):
-        coordinator.confirm(outcome)
+        coordinator.states.confirm(outcome)
         for key, value in outcome.changes:
             if value is None:
                 del stored[key]

@@ -24,7 +24,6 @@ BOUNDS = {
 _ONE_API = "one file for each API; the two kinds of groups share a part"
 _LAZY = "imported when it is needed, as loading what it needs takes long"
 _TABLE = "one module for each subject of the table of broker settings"
-_WAITING_ROWS = "until waiting rows are one family of keys, which changes the share state"
 _WALKED = "over batches as plain tuples (Walked): one for each batch of a fetch"
 _SUITE = "a part of a contract suite, which would be above 600 lines"
 _STORED = "the stored form of the same thing"
@@ -55,7 +54,6 @@ SMALL_MODULES = {
     "kbroker.share.throttle of kbroker.share.acquire": (
         "arithmetic over two columns, with the table that docs/share-partition.md explains"
     ),
-    "kbroker.share_state.checks of kbroker.share_state.coordinator": _WAITING_ROWS,
     "kbroker.testing.broker of kbroker.testing.pytest_plugin": "a public module, for fixtures of users",
     "kbroker.testing.uncertain_events of kbroker.testing.compaction_history": (
         "it must not know what a checker looks for"
@@ -70,9 +68,6 @@ BASES = {
     ),
     "kbroker.share.columns.WindowColumns of kbroker.share.in_flight.InFlightWindow": (
         "what is read and what changes; together above 600 lines"
-    ),
-    "kbroker.share_state.states.ShareStates of kbroker.share_state.coordinator.ShareStateCoordinator": (
-        _WAITING_ROWS
     ),
     "kbroker.testing.log_removal_contract.LogRemovalContract of "
     "kbroker.testing.log_store_contract.LogStoreContract": _SUITE,
@@ -97,15 +92,10 @@ UNPACKINGS = {
     "kbroker.protocol.long_responses.Packing._message_in_turns": "for each field of each row",
     "kbroker.protocol.responses._fetch_row_head": "for each partition of a Fetch response",
     "kbroker.protocol.responses.pack_share_fetch": "for each partition of a ShareFetch response",
-    "kbroker.share_state.coordinator.ShareStateCoordinator._initialize": _WAITING_ROWS,
-    "kbroker.share_state.coordinator.ShareStateCoordinator._write": _WAITING_ROWS,
-    "kbroker.share_state.coordinator.ShareStateCoordinator._read_summary": _WAITING_ROWS,
-    "kbroker.share_state.coordinator.ShareStateCoordinator.generation_to_park_in": _WAITING_ROWS,
     "kbroker.storage.segment.index._scan_chunk": "a start after a crash reads millions of batches",
 }
 TWINS = {
     "ClassicMember in kbroker.formats.group_records, kbroker.groups.classic.state": _STORED,
-    "Decision in kbroker.broker.commits.waiting, kbroker.share_state.outcome": _WAITING_ROWS,
     "Outcome in kbroker.groups.outcome, kbroker.testing.history_events": (
         "histories are written and read without the broker's modules"
     ),

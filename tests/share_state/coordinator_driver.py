@@ -50,7 +50,7 @@ class Share:
 
     def save(self, outcome: ShareStateOutcome[Result]) -> ShareStateOutcome[Result]:
         self.store.write(outcome.changes)
-        self.coordinator.confirm(outcome)
+        self.coordinator.states.confirm(outcome)
         return outcome
 
     def initialize(self, state_epoch: int, start_offset: int, partition: TopicPartition = P) -> Result:

@@ -219,8 +219,8 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-
     ]
     share.write(leader=0, start=1)
     assert [number for number, _ in share.records()] == [0, 1]
-    assert share.coordinator.statistics().snapshots == 2
-    assert share.coordinator.statistics().updates == 4
+    assert share.coordinator.states.statistics().snapshots == 2
+    assert share.coordinator.states.statistics().updates == 4
 
 
 def test_updates_of_many_batches_are_replaced_by_a_snapshot_before() -> None:
@@ -253,7 +253,7 @@ def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:  # 
     assert share.delete().code is ErrorCode.none
     assert share.records() == []
     assert share.summary() == SummaryResult(P)
-    assert share.coordinator.statistics().loaded == 0
+    assert share.coordinator.states.statistics().loaded == 0
     assert share.read(7).code is ErrorCode.invalid_request
     assert share.initialize(0, 0).code is ErrorCode.none
     assert share.read(0).code is ErrorCode.none
@@ -264,12 +264,12 @@ def test_summary_of_what_is_not_there(share: Share) -> None:  # SC-22
     assert share.summary(Q) == SummaryResult(
         Q, state_epoch=0, leader_epoch=0, start_offset=-1, delivery_complete_count=-1
     )
-    assert share.coordinator.statistics().loaded == 1, "asking for unknown names costs no memory"
+    assert share.coordinator.states.statistics().loaded == 1, "asking for unknown names costs no memory"
 
 
 def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None:  # SC-49
     other = uuid4()
-    share.coordinator._partition_exists = lambda topic_id, number: True
+    share.coordinator.states._partition_exists = lambda topic_id, number: True
     share.initialize(1, 1, Q)
     for group in ("h", "gg"):
         share.save(
@@ -282,7 +282,7 @@ def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None: 
     share.store.write([(GroupKey(RecordType.SHARE_GROUP_METADATA, "g").encode(), b"?")])
     share.restart()
     unsaved = share.coordinator.initialize("new", [InitializeRequest(P, 1, 1)], now_ms=0)
-    outcome = share.coordinator.topic_deleted(TOPIC)
+    outcome = share.coordinator.states.topic_deleted(TOPIC)
     share.save(unsaved)
     share.save(outcome)
     assert len(outcome.results) == 5
@@ -292,7 +292,7 @@ def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None: 
         ("gg", other),
         ("h", other),
     ]
-    assert share.coordinator.statistics().loaded == 0
+    assert share.coordinator.states.statistics().loaded == 0
 
 
 def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:  # SC-16

@@ -31,7 +31,7 @@ def cold_at(now_ms: int) -> Callable[[ShareState], bool]:
 def snapshot_cold(share: Share, now_ms: int, *share_partitions: SharePartitionKey) -> list[Result]:
     return list(
         share.save(
-            share.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=cold_at(now_ms))
+            share.coordinator.states.snapshot(share_partitions, now_ms=now_ms, wanted=cold_at(now_ms))
         ).results
     )
 
@@ -62,7 +62,7 @@ def test_a_cold_snapshot_takes_the_updates_in() -> None:  # SC-51
     share = busy(P, Q)
     before = share.read(7)
     assert len(list(share.store.scan(b""))) == 10
-    assert share.coordinator.cold(now_ms=WRITTEN_MS + INTERVAL_MS, interval_ms=INTERVAL_MS) == [
+    assert share.coordinator.states.cold(now_ms=WRITTEN_MS + INTERVAL_MS, interval_ms=INTERVAL_MS) == [
         key(P),
         key(Q),
     ]
@@ -82,13 +82,13 @@ def test_who_is_left_alone() -> None:
     share = busy(P)
     share.initialize(5, 100, Q)
     late = WRITTEN_MS + INTERVAL_MS
-    assert share.coordinator.cold(now_ms=late - 1, interval_ms=INTERVAL_MS) == []
-    assert share.coordinator.cold(now_ms=late, interval_ms=INTERVAL_MS) == [key(P)]
+    assert share.coordinator.states.cold(now_ms=late - 1, interval_ms=INTERVAL_MS) == []
+    assert share.coordinator.states.cold(now_ms=late, interval_ms=INTERVAL_MS) == [key(P)]
     before = list(share.store.scan(b""))
     assert snapshot_cold(share, late - 1, key(P)) == []
     assert snapshot_cold(share, late, key(Q), key(Q._replace(partition=2)), key(GONE)) == []
     assert list(share.store.scan(b"")) == before
-    assert share.coordinator.statistics().cold_snapshots == 0
+    assert share.coordinator.states.statistics().cold_snapshots == 0
 
 
 def test_a_snapshot_from_the_future_is_cold() -> None:
@@ -102,13 +102,13 @@ def test_a_share_partition_that_nobody_has_asked_for_since_the_start() -> None:
     share = busy(P, Q)
     share.restart()
     late = WRITTEN_MS + INTERVAL_MS
-    assert share.coordinator.cold(now_ms=late, interval_ms=INTERVAL_MS) == []
+    assert share.coordinator.states.cold(now_ms=late, interval_ms=INTERVAL_MS) == []
     found = with_updates(share.store.scan(state_prefix(P)))
     assert found == (key(P),)
     assert snapshot_cold(share, late, *found) == [Result(P)]
     assert with_updates(share.store.scan(state_prefix(P))) == ()
     assert stored(share).create_timestamp == WRITTEN_MS
-    assert share.coordinator.statistics().loads == 1
+    assert share.coordinator.states.statistics().loads == 1
 
 
 def test_an_update_after_it_is_number_1_again() -> None:
@@ -118,14 +118,15 @@ def test_an_update_after_it_is_number_1_again() -> None:
     assert [found for found, _ in share.store.scan(b"share/")] == [
         ShareStateKey(*P, "g", number).encode() for number in (0, 1)
     ]
-    assert share.coordinator.cold(now_ms=WRITTEN_MS + 2 * INTERVAL_MS - 1, interval_ms=INTERVAL_MS) == []
+    just_before = WRITTEN_MS + 2 * INTERVAL_MS - 1
+    assert share.coordinator.states.cold(now_ms=just_before, interval_ms=INTERVAL_MS) == []
 
 
 def test_a_failed_save_leaves_it_as_it_was() -> None:
     share = busy(P)
     before = share.read(7)
-    outcome = share.coordinator.snapshot([key(P)], now_ms=WRITTEN_MS + INTERVAL_MS)
-    assert [result.code for result in share.coordinator.failed(outcome)] == [
+    outcome = share.coordinator.states.snapshot([key(P)], now_ms=WRITTEN_MS + INTERVAL_MS)
+    assert [result.code for result in share.coordinator.states.failed(outcome)] == [
         ErrorCode.coordinator_not_available
     ]
     assert share.read(7) == before
@@ -183,6 +184,6 @@ def test_what_loading_costs() -> None:
             (result,) = coordinator.read("g", [ReadRequest(partition, 7)], now_ms=WRITTEN_MS).results
             assert result.code is ErrorCode.none
         assert [len(sizes) for sizes in scanned] == [entries] * len(partitions)
-        assert coordinator.statistics().loads == len(partitions)
+        assert coordinator.states.statistics().loads == len(partitions)
         read_bytes[entries] = sum(map(sum, scanned))
     assert read_bytes[1] < read_bytes[5]

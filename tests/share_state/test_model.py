@@ -157,8 +157,8 @@ class ShareStateMachine(RuleBasedStateMachine):
             lambda topic_id, number: (topic_id, number) != MISSING,
             updates_per_snapshot=self.updates_per_snapshot,
             parking=ParkingStore(self.store.get, count((self.lives << 32) + 1)),
+            on_generation_ended=lambda key, generation: self.ended.append((key, generation)),
         )
-        self.coordinator.on_generation_ended = lambda key, generation: self.ended.append((key, generation))
         for state in self.model.values():
             state.fence = state.leader
 
@@ -279,7 +279,7 @@ class ShareStateMachine(RuleBasedStateMachine):
 
     @rule(topic_id=st.sampled_from(TOPICS))
     def delete_topic(self, topic_id: UUID) -> None:
-        outcome = self.coordinator.topic_deleted(topic_id)
+        outcome = self.coordinator.states.topic_deleted(topic_id)
         gone = [key for key in self.model if key[1].topic_id == topic_id]
         assert sorted(result.partition for result in outcome.results) == sorted(key[1] for key in gone)
         for key in gone:
@@ -305,9 +305,9 @@ class ShareStateMachine(RuleBasedStateMachine):
     @rule()
     def snapshot(self) -> None:  # SC-51: no visible difference
         keys = [SharePartitionKey(group, partition) for group in GROUPS for partition in PARTITIONS]
-        outcome = self.coordinator.snapshot(keys, now_ms=4)
+        outcome = self.coordinator.states.snapshot(keys, now_ms=4)
         assert {result.code for result in outcome.results} <= {ErrorCode.none}
-        assert self.coordinator.cold(now_ms=4, interval_ms=0) == []
+        assert self.coordinator.states.cold(now_ms=4, interval_ms=0) == []
         self.fly(outcome)
 
     # --- saving ---
@@ -321,7 +321,7 @@ class ShareStateMachine(RuleBasedStateMachine):
     def save(self, count: int) -> None:
         for outcome, model in self.flying[:count]:
             self.store.write(outcome.changes)
-            self.coordinator.confirm(outcome)
+            self.coordinator.states.confirm(outcome)
             self.saved = model
         del self.flying[:count]
 
@@ -330,7 +330,7 @@ class ShareStateMachine(RuleBasedStateMachine):
     def fail(self) -> None:
         touched = {entry.key for outcome, _ in self.flying for entry, _ in outcome.changed}
         for outcome, _ in self.flying:
-            for result, before in zip(self.coordinator.failed(outcome), outcome.results, strict=True):
+            for result, before in zip(self.coordinator.states.failed(outcome), outcome.results, strict=True):
                 assert result.code is (
                     ErrorCode.coordinator_not_available if before.code is ErrorCode.none else before.code
                 )
@@ -359,11 +359,11 @@ class ShareStateMachine(RuleBasedStateMachine):
             decided.write(outcome.changes)
         self.compare(self.store.scan, self.saved)
         self.compare(decided.scan, self.model)
-        for entry in self.coordinator._entries.values():
+        for entry in self.coordinator.states._entries.values():
             state = self.model.get((entry.key.group_id, entry.key.partition))
             assert seen(entry.state) == (state.seen() if state else None)
             assert entry.state is None or state is None or entry.state.leader_fence == state.fence
-        assert self.coordinator.statistics().unsaved == sum(
+        assert self.coordinator.states.statistics().unsaved == sum(
             len(outcome.changed) for outcome, _ in self.flying
         )
 

@@ -100,7 +100,7 @@ def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> No
     lost its topic."""
     share = Share()
     share.initialize(5, 100, P)
-    share.coordinator._partition_exists = lambda topic_id, number: False
+    share.coordinator.states._partition_exists = lambda topic_id, number: False
     code = ErrorCode.unknown_topic_or_partition if partition == P else ErrorCode.invalid_request
     assert share.write(partition=partition).code is code
     assert share.read(7, partition).code is code

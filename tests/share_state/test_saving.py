@@ -31,7 +31,7 @@ def test_several_writes_on_their_way_to_the_disk(share: Share) -> None:
         )
         for number in range(3)
     ]
-    assert share.coordinator.statistics().unsaved == 3
+    assert share.coordinator.states.statistics().unsaved == 3
     read = share.coordinator.read("g", [ReadRequest(P, 7)], now_ms=0)
     assert (read.changes, read.must_wait) == ((), True), "what it says is not saved yet"
     assert share.summary().delivery_complete_count == 0
@@ -40,7 +40,7 @@ def test_several_writes_on_their_way_to_the_disk(share: Share) -> None:
         share.save(outcome)
         assert share.summary().delivery_complete_count == number
     share.save(read)
-    assert share.coordinator.statistics().unsaved == 0
+    assert share.coordinator.states.statistics().unsaved == 0
     assert not share.coordinator.read("g", [ReadRequest(P, 7)], now_ms=0).must_wait
     share.restart()
     assert share.read(7).batches == read.results[0].batches == (StateBatch(100, 102, K, 1),)
@@ -58,7 +58,7 @@ def test_a_failed_save_takes_back_that_write_and_those_behind_it(share: Share) -
     )
     share.save(saved)
     for outcome in (lost, behind):
-        results = share.coordinator.failed(outcome)
+        results = share.coordinator.states.failed(outcome)
         assert [row.code for row in results if row.code is not ErrorCode.fenced_state_epoch] == [
             ErrorCode.coordinator_not_available
         ]
@@ -73,11 +73,11 @@ def test_a_failed_save_takes_back_that_write_and_those_behind_it(share: Share) -
 
 def test_a_failed_initialize_and_a_failed_delete(share: Share) -> None:
     outcome = share.coordinator.initialize("g", [InitializeRequest(Q, 1, 1)], now_ms=0)
-    share.coordinator.failed(outcome)
+    share.coordinator.states.failed(outcome)
     assert share.summary(Q).start_offset == -1
     outcome = share.coordinator.delete("g", [P])
     assert share.summary(P).start_offset == 100, "decided, but the store still has it"
-    share.coordinator.failed(outcome)
+    share.coordinator.states.failed(outcome)
     assert share.summary(P).start_offset == 100
 
 
@@ -94,9 +94,9 @@ def test_initialized_again_while_the_deletion_is_under_way(share: Share) -> None
 def test_saved_after_a_failure_is_the_callers_mistake(share: Share) -> None:
     first = share.coordinator.write("g", [WriteRequest(P, 5, 7, 100, 0, [])], now_ms=0)
     second = share.coordinator.write("g", [WriteRequest(P, 5, 7, 100, 0, [])], now_ms=0)
-    share.coordinator.failed(first)
+    share.coordinator.states.failed(first)
     with pytest.raises(AssertionError, match="an earlier change of it had failed"):
-        share.coordinator.confirm(second)
+        share.coordinator.states.confirm(second)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\x00", b"\xff" * 40])

@@ -71,7 +71,7 @@ class StateHousekeeping:
     async def work(self, now_ms: int) -> None:
         """One round. Raises nothing."""
         self._rounds += 1
-        cold = self._persister.coordinator.cold(now_ms=now_ms, interval_ms=self._interval_ms)
+        cold = self._persister.coordinator.states.cold(now_ms=now_ms, interval_ms=self._interval_ms)
         await self._snapshot(cold, now_ms)
         if self._own is not None:
             self._report(await self._own.keep_house(now_ms, self._interval_ms))

@@ -105,7 +105,7 @@ class LocalPersister(CountsShareState):
         self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
-        return self.coordinator.statistics()
+        return self.coordinator.states.statistics()
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
         return await self._save(self.coordinator.initialize(group_id, requests, now_ms=wall_clock_ms()))
@@ -137,7 +137,7 @@ class LocalPersister(CountsShareState):
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """Forget the share-partitions of all groups on a deleted topic."""
-        await self._save(self.coordinator.topic_deleted(topic_id))
+        await self._save(self.coordinator.states.topic_deleted(topic_id))
 
     async def snapshot_cold(
         self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int
@@ -147,7 +147,8 @@ class LocalPersister(CountsShareState):
         def wanted(state: ShareState) -> bool:
             return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
 
-        return await self._save(self.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
+        states = self.coordinator.states
+        return await self._save(states.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
 
     async def aclose(self) -> None:
         """Nothing to close: the broker owns the state store."""
@@ -165,9 +166,9 @@ class LocalPersister(CountsShareState):
         self, outcome: ShareStateOutcome[R], results: list[R], pending: Pending, error: Exception | None
     ) -> None:
         if error is None:
-            self.coordinator.confirm(outcome)
+            self.coordinator.states.confirm(outcome)
         else:
-            results[:] = self.coordinator.failed(outcome, message=str(error))
+            results[:] = self.coordinator.states.failed(outcome, message=str(error))
         pending.part_done()
 
 

@@ -78,7 +78,7 @@ class ControlRecords(OwnRecords):
         keys = [SharePartitionKey(group_id, key) for group_id in group_ids]
         for each in keys:
             await self._logs.prepare(each.group_id, [key])
-        for result in await self._save(self._coordinator.snapshot(keys, now_ms=wall_clock_ms())):
+        for result in await self._save(self._coordinator.states.snapshot(keys, now_ms=wall_clock_ms())):
             if result.code is ErrorCode.coordinator_not_available:
                 raise NoSpace(result.message)
             if result.code is not ErrorCode.none:
@@ -93,8 +93,8 @@ class ControlRecords(OwnRecords):
         for key in self._logs.deleted():
             self._logs.forget(key)
             # The state was removed together with the log.
-            self._coordinator.confirm(self._coordinator.topic_deleted(key.topic_id))
-        cold = self._coordinator.cold(now_ms=now_ms, interval_ms=interval_ms)
+            self._coordinator.states.confirm(self._coordinator.states.topic_deleted(key.topic_id))
+        cold = self._coordinator.states.cold(now_ms=now_ms, interval_ms=interval_ms)
         results = await self._snapshot_cold(cold, now_ms, interval_ms)
         changes = self._logs.renewed_hints()
         if changes:
@@ -112,5 +112,6 @@ class ControlRecords(OwnRecords):
 
         results: list[Result] = []
         for key in keys:
-            results += await self._save(self._coordinator.snapshot([key], now_ms=now_ms, wanted=wanted))
+            outcome = self._coordinator.states.snapshot([key], now_ms=now_ms, wanted=wanted)
+            results += await self._save(outcome)
         return results

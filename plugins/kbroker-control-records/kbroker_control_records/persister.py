@@ -86,10 +86,10 @@ class ControlRecordsPersister(CountsShareState):
             lambda topic_id, index: self._logs.partition(TopicPartition(topic_id, index)) is not None,
             updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(context.state_store, context.generation),
+            on_generation_ended=self._generation_ended,
         )
         self._parked = ParkedReader(context.state_store, self._coordinator)
         self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
-        self._coordinator.on_generation_ended = self._generation_ended
         self._tell_ended = context.generation_ended
         if context.state_store.keeps_keys_on_disk:
             self.waiting_rows = ControlRows(self._parked, self._parking, self._logs, context.logs)
@@ -98,7 +98,7 @@ class ControlRecordsPersister(CountsShareState):
         )
 
     def statistics(self) -> ShareStateStatistics:
-        return self._coordinator.statistics()
+        return self._coordinator.states.statistics()
 
     def control_statistics(self) -> ControlRecordsStatistics:
         return self._logs.statistics()

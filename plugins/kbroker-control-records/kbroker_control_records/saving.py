@@ -42,7 +42,7 @@ class SavedOutcome(Generic[R]):
 
     def refuse(self, error: KafkaError) -> None:
         """Nothing was appended."""
-        self.results[:] = self._coordinator.failed(self._outcome, error.code, error.message)
+        self.results[:] = self._coordinator.states.failed(self._outcome, error.code, error.message)
         self.pending.parts = 0
 
     def log_done(self, error: Exception | None) -> None:
@@ -51,14 +51,14 @@ class SavedOutcome(Generic[R]):
         if self.logs_left:
             return
         if self._failure is None:
-            self._coordinator.confirm(self._outcome)
+            self._coordinator.states.confirm(self._outcome)
             # One step, although several requests may be for one share-partition.
             saved = dict.fromkeys(row.partition for row in self.results if row.code is ErrorCode.none)
             steps = [self._steps[partition] for partition in saved if partition in self._steps]
             if steps and self._parking.submit_removals(steps, self._removed):
                 return
         else:
-            self.results[:] = self._coordinator.failed(self._outcome, message=str(self._failure))
+            self.results[:] = self._coordinator.states.failed(self._outcome, message=str(self._failure))
         self.pending.part_done()
 
     def _removed(self, error: Exception | None) -> None:

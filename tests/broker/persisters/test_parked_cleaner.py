@@ -156,7 +156,7 @@ def test_what_a_deletion_that_is_not_saved_would_end_stays(tmp_path: Path) -> No
             outcome = coordinator.delete(GROUP, [shelf.partition])
             await broker.parked_cleaner.work(ParkedKey.namespace)
             assert generations(broker) == before
-            coordinator.failed(outcome)
+            coordinator.states.failed(outcome)
             await broker.parked_cleaner.work(ParkedKey.namespace)
             assert generations(broker) == before
             await shelf.check()
@@ -186,7 +186,7 @@ def test_state_that_cannot_be_read_keeps_what_it_has(tmp_path: Path) -> None:
             shelf = await filled(broker, 3)
             snapshot, _ = next(iter(broker.state_store.scan(b"share/")))
             # out of memory
-            broker.share_state.coordinator.failed(
+            broker.share_state.coordinator.states.failed(
                 broker.share_state.coordinator.delete(GROUP, [shelf.partition])
             )
             await broker.state_commits.commit([(snapshot, b"damaged")])
