@@ -43,6 +43,7 @@ _REJECT = int(Event.REJECT)
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
 _SINGLE = tuple(bytes([code]) for code in range(256))
+_NOT_BEHIND = bytes(AVAILABLE if code == BEHIND else code for code in range(256))
 _STRIP_CHUNK = 512
 _SET_UP_TO = 20_000
 _TRIM_FROM = 512
@@ -129,12 +130,8 @@ class InFlightWindow(WindowColumns):
             self.lock_numbers.append(number)
             return
         held = acquired_last - first + 1
-        missing = i - len(self.states)
-        if missing > 0:  # The log has no records between the SPEO and here.
-            self.states += _HOLE_BYTE * missing
-            self.counts += bytes(missing)
-            self.marks += b"\1" + bytes(missing - 1)
-            self.lock_numbers.frombytes(bytes(4 * missing))
+        if i > len(self.states):  # The log has no records between the SPEO and here.
+            self._append(HOLE, i - len(self.states))
         j, rest = i + size, size - held
         self.states[i:j] = _ACQUIRED_BYTE * held + bytes(rest)
         self.counts[i:j] = b"\1" * held + bytes(rest)
@@ -172,13 +169,31 @@ class InFlightWindow(WindowColumns):
             first = max(first, self.end_offset + 1)
             if first > last:  # Behind a long hole: the SPSO has to pass what is before it.
                 return
-            missing, size = first - self.end_offset - 1, last - first + 1
-            self.states += _HOLE_BYTE * missing + _SINGLE[code] * size
-            self.complete += size if code == PASSED else 0
-            self.counts += bytes(missing + size)
-            self.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
-            self.lock_numbers.frombytes(bytes(4 * (missing + size)))
+            self._append(HOLE, first - self.end_offset - 1)
+            self._append(code, last - first + 1)
+            self.complete += last - first + 1 if code == PASSED else 0
             self.end_offset = last
+
+    def place_ahead(self, first: int, last: int) -> None:
+        """Add AVAILABLE records first..last behind the SPEO. Offsets before them become a hole of
+        the gap window."""
+        has_gap, missing = self.has_gap, first - self.unread_from
+        if not has_gap:
+            self.gap_start = self.unread_from
+        self._append(HOLE, missing)
+        self._append(AVAILABLE, last - first + 1)
+        self.undelivered += last - first + 1
+        self.available_from = min(self.available_from, first)
+        self.end_offset = last
+        self.gap_end = last if missing or has_gap else -1
+
+    def _append(self, code: int, size: int) -> None:
+        """So many offsets behind the last one, never delivered, as one cached batch or hole."""
+        if size:
+            self.states += _SINGLE[code] * size
+            self.counts += bytes(size)
+            self.marks += b"\1" + bytes(size - 1)
+            self.lock_numbers.frombytes(bytes(4 * size))
 
     def put(self, offset: int, code: int, count: int) -> None:
         """A record takes this place of a window of returned records: the next one, or a vacant
@@ -335,6 +350,16 @@ class InFlightWindow(WindowColumns):
         self.undelivered += not self.counts[i]
         self.available_from = min(self.available_from, offset)
         return True
+
+    def end_order(self) -> None:
+        """No record is behind another one any more."""
+        first = self.start_offset - self.base
+        self.undelivered += sum(
+            code == BEHIND and not count
+            for code, count in zip(self.states[first:], self.counts[first:], strict=True)
+        )
+        self.states[:] = self.states.translate(_NOT_BEHIND)
+        self.available_from = self.start_offset
 
     def end_wait(self, offset: int) -> bool:
         """The record is due. True if it is AVAILABLE now; False if its return is still being saved,

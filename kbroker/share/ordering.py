@@ -18,7 +18,6 @@ from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.record_state import (
     AVAILABLE,
-    BEHIND,
     CONTROL,
     DEAD_LETTER_CODES,
     HANDED_OUT_CODES,
@@ -34,7 +33,6 @@ from kbroker.share.redelivery import Waits
 _OVER = frozenset((*TERMINAL_CODES, *DEAD_LETTER_CODES, *HANDED_OUT_CODES))
 _NO_RECORD = frozenset((HOLE, CONTROL, PASSED))
 _PIECE = 512
-_TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(256))
 
 
 class Keys(NamedTuple):
@@ -51,17 +49,6 @@ class Keys(NamedTuple):
 
 def begin(window: InFlightWindow) -> KeyOrder:
     return KeyOrder(window.start_offset, window.end_offset if window.states else window.start_offset - 1)
-
-
-def end(window: InFlightWindow) -> None:
-    """The order ends: no record is behind another one."""
-    first = window.start_offset - window.base
-    window.undelivered += sum(
-        code == BEHIND and not count
-        for code, count in zip(window.states[first:], window.counts[first:], strict=True)
-    )
-    window.states[:] = window.states.translate(_TO_AVAILABLE)
-    window.available_from = window.start_offset
 
 
 def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:

@@ -188,21 +188,8 @@ def place_ahead(engine: SharePartition, first: int, last: int) -> None:
     """Place AVAILABLE records behind the SPEO, ahead of the scan: they are not scheduled. The
     unscanned offsets before them become a hole of the gap window, which the scan still visits. No
     effect if the window already has them, or cannot reach so far."""
-    window = engine.window
-    unread = window.unread_from
-    if first < unread or last >= window.start_offset + MAX_SPAN:
-        return
-    has_gap, missing, size = window.has_gap, first - unread, last - first + 1
-    if not has_gap:
-        window.gap_start = unread
-    window.states += bytes([HOLE]) * missing + bytes(size)
-    window.counts += bytes(missing + size)
-    window.marks += (b"\1" + bytes(missing - 1) if missing else b"") + b"\1" + bytes(size - 1)
-    window.lock_numbers.frombytes(bytes(4 * (missing + size)))
-    window.undelivered += size
-    window.available_from = min(window.available_from, first)
-    window.end_offset = last
-    window.gap_end = last if missing or has_gap else -1
+    if first >= engine.window.unread_from and last < engine.window.start_offset + MAX_SPAN:
+        engine.window.place_ahead(first, last)
 
 
 # ---- the order of keys (ordering.py) -------------------------------------------------------------
@@ -217,7 +204,7 @@ def keep_order(engine: SharePartition) -> None:
         return
     if order is not None:
         engine.counters.look_ahead_stops += order.stops
-        ordering.end(engine.window)
+        engine.window.end_order()
     engine.key_order = ordering.begin(engine.window) if order is None else None
     parking.order_keys(engine.key_order)
 
