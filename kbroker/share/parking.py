@@ -432,8 +432,9 @@ class Parking:
         """The member that held the record in the front window holds it here, until the same
         deadline."""
         self.leave_line(row)
-        row.count += 1
-        self.returned.place(row, ACQUIRED)
+        self.returned.place(row, AVAILABLE)
+        del self.returned.ready[row.offset]
+        self.window.take(row.slot, row.slot + 1, 0)  # renew() sets the Lock.
         self.window.renew(lock.member_id, row.slot, row.slot, lock.deadline_ms, since_ms)
 
     # ---- what is gone, or kept -------------------------------------------------------------------
