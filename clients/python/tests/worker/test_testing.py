@@ -10,17 +10,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import pytest
 
-from clients.python.tests.worker.queues import QUICK, until
+from clients.python.tests.worker.queues import QUICK, NewQueue, until
 from kbroker.client.broker_process import free_port
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_client.errors import BrokerUnreachable, IllegalState, NotAuthenticated
 from kbroker_client.producer import Sent
 from kbroker_client.security import Security
-from kbroker_client.worker import App, Job, Reject, Unreadable
+from kbroker_client.worker import App, Job, Reject, Unreadable, testing
 from kbroker_client.worker.cli import main
 from kbroker_client.worker.redirection import redirected
 
@@ -237,3 +238,40 @@ async def test_a_wrong_password_is_not_waited_for(caplog: pytest.LogCaptureFixtu
         with pytest.raises(NotAuthenticated):
             await App(broker.bootstrap, security=security).__aenter__()
     assert "waiting up to" not in caplog.text
+
+
+@pytest.mark.anyio
+async def test_drain_waits_for_what_a_job_sent_meanwhile(
+    broker: RunningBroker, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job ends after drain() has looked at the queue that it sends another to. The delay keeps
+    that one in the queue."""
+    app, done = App(broker.bootstrap), list[str]()
+    may_send, has_sent = anyio.Event(), anyio.Event()
+
+    @app.task(queue=new_queue())
+    async def second(payload: object) -> None:
+        done.append("second")
+
+    @app.task(queue=new_queue())
+    async def first(payload: object) -> None:
+        await may_send.wait()
+        await second.send(payload, delay=1)
+        done.append("first")
+        has_sent.set()
+
+    async with app.testing(broker.bootstrap) as worker:
+        read_rows = testing._rows
+
+        async def rows(*place: Any) -> Any:
+            found = await read_rows(*place)
+            if not may_send.is_set():
+                may_send.set()
+                await has_sent.wait()
+                await until(lambda: not worker._service.is_busy)
+            return found
+
+        await first.send(1)
+        monkeypatch.setattr(testing, "_rows", rows)
+        await worker.drain()
+    assert done == ["first", "second"]

@@ -86,7 +86,13 @@ class TestWorker:
         each retry, in order. Raises TimedOut, with what is left."""
         left: int | None = None
         with anyio.move_on_after(timeout_s):
-            while (left := await self._left()) is None or left > leave or self._service.is_busy:  # noqa: ASYNC110
+            while True:
+                ended = len(self._outcomes)
+                left = await self._left()
+                # A job that has ended meanwhile may have sent another, to a queue looked at before.
+                is_idle = not self._service.is_busy and len(self._outcomes) == ended
+                if left is not None and left <= leave and is_idle:
+                    break
                 await anyio.sleep(_LOOK_S)
             found = list(self._outcomes)
             self._outcomes.clear()
