@@ -155,6 +155,8 @@ class ShareStateCoordinator(ShareStates):
         self._check_exists(partition)
         if old and (old.state_epoch, old.start_offset) == (state_epoch, start_offset):
             return Result(partition)
+        if not (old and keeps_parked):
+            self._forget_given_up(decision, entry)
         entry.state = ShareState(
             snapshot_epoch=old.snapshot_epoch + 1 if old else 0,
             state_epoch=state_epoch,
@@ -164,9 +166,11 @@ class ShareStateCoordinator(ShareStates):
             updates=old.updates if old else 0,
             leader_fence=old.leader_fence if old else NEVER_READ_LEADER_EPOCH,
             written_in=written_in,
+            given_up=0,
         )
         if old and keeps_parked:
             entry.state.generation, entry.state.waiting = old.generation, old.waiting
+            entry.state.given_up = old.given_up
         self._put_snapshot(decision, entry, entry.state, now_ms)
         return Result(partition)
 
@@ -206,6 +210,7 @@ class ShareStateCoordinator(ShareStates):
             parking,
             waiting,
             reasons,
+            given_up,
         ) = request
         if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
             check_partition(partition)
@@ -228,6 +233,8 @@ class ShareStateCoordinator(ShareStates):
         rises, counted = state.start_offset < start_offset != UNCHANGED_OFFSET, state.delivery_complete_count
         if batches:
             check_span(last_offset, start_offset if rises else state.start_offset)
+        if given_up:
+            self._give_up(decision, entry, state, given_up)
         if rises:
             state.start_offset = start_offset
             state.delivery_complete_count = delivery_complete_count
@@ -346,7 +353,7 @@ class ShareStateCoordinator(ShareStates):
         """For a persister that stores parked records before it decides the write. The generation
         may be a new one, which that decision then saves. Raises KafkaError where the write would be
         refused."""
-        _, state_epoch, leader_epoch, _, _, batches, parking, waiting, reasons = request
+        _, state_epoch, leader_epoch, _, _, batches, parking, waiting, reasons, _ = request
         check_partition(request.partition)
         check_batches(batches)
         self._check_parking(parking, waiting, reasons)
