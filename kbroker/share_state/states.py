@@ -16,6 +16,8 @@ from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.share_records import UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
 from kbroker.formats.state import (
     MAX_GROUP_ID_BYTES,
+    GivenUp,
+    GivenUpKey,
     ShareStateKey,
     parse_key,
     share_partition_prefix,
@@ -174,7 +176,30 @@ class ShareStates:
         has the removed keys."""
         for number in range(state.updates + 1):
             draft.change(entry, number, None)
+        self.forget_given_up(draft, entry)
         entry.state = None
+
+    # ---- the count of records that are given up, beside the state --------------------------------
+
+    def give_up(self, draft: Draft[R], entry: Entry, state: ShareState, records: int) -> None:
+        """Count so many more. Raises KafkaError, with nothing changed, if the count cannot be
+        read."""
+        key = _given_up_key(entry)
+        if state.given_up is None:
+            try:
+                state.given_up = sum(GivenUp.decode(value).records for _, value in self._scan(key))
+            except (ValueError, StoreFailed) as error:
+                raise KafkaError(
+                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
+                ) from error
+        state.given_up += records
+        draft.changes.append((key, GivenUp(state.given_up).encode()))
+        draft.changed[entry] = None
+
+    def forget_given_up(self, draft: Draft[R], entry: Entry) -> None:
+        key, known = _given_up_key(entry), None if entry.state is None else entry.state.given_up
+        if any(self._scan(key)) if known is None else known:
+            draft.changes.append((key, None))
 
     # ---- after the save --------------------------------------------------------------------------
 
@@ -270,3 +295,7 @@ class ShareStates:
                 self._snapshots_anew += 1
                 draft.results.append(Result(key.partition))
         return draft.outcome()
+
+
+def _given_up_key(entry: Entry) -> bytes:
+    return GivenUpKey(*entry.key.partition, entry.key.group_id).encode()
