@@ -213,12 +213,8 @@ class InFlightWindow(WindowColumns):
 
     def vacate(self, offset: int) -> int:
         """The record leaves its place, which becomes a hole. Returns its delivery count."""
-        i = offset - self.base
-        code, count = self.states[i], self.counts[i]
-        self.undelivered -= code == AVAILABLE and not count
-        self.complete -= code in TERMINAL_OR_PENDING
-        self.states[i] = HOLE
-        return count
+        self._turn(offset, HOLE)
+        return self.counts[offset - self.base]
 
     def take(self, i: int, j: int, number: int) -> None:
         """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered again under
@@ -331,35 +327,60 @@ class InFlightWindow(WindowColumns):
             return None
         return self.states[offset - self.base]
 
+    def _turn(self, offset: int, code: int) -> None:
+        """Set the code of one offset."""
+        i = offset - self.base
+        before = self.states[i]
+        self.states[i] = code
+        self.complete += (code in TERMINAL_OR_PENDING) - (before in TERMINAL_OR_PENDING)
+        if not self.counts[i]:
+            self.undelivered += (code == AVAILABLE) - (before == AVAILABLE)
+        if code == AVAILABLE and offset < self.available_from:
+            self.available_from = offset
+
     def move_out(self, offset: int) -> None:
         """The record is parked once that is saved, and its place here is final then."""
-        self._leave_undelivered(offset)
-        self._set_code(offset, offset, _ARCHIVED_PENDING)
+        self._turn(offset, _ARCHIVED_PENDING)
 
     def archive(self, offset: int) -> None:
         """An AVAILABLE record is given up, without a dead letter."""
         self.given_up += 1
-        self._leave_undelivered(offset)
-        self._set_code(offset, offset, RecordState.ARCHIVED)
-
-    def _leave_undelivered(self, offset: int) -> None:
-        i = offset - self.base
-        self.undelivered -= self.states[i] == AVAILABLE and not self.counts[i]
+        self._turn(offset, RecordState.ARCHIVED)
 
     def put_behind(self, offset: int) -> None:
         """An AVAILABLE record: another one of its key is delivered first."""
-        self._leave_undelivered(offset)
-        self.states[offset - self.base] = BEHIND
+        self._turn(offset, BEHIND)
 
     def go(self, offset: int) -> bool:
         """The record is no longer behind another one. False: it was not, or is not here."""
-        if self.code_at(offset) != BEHIND:
+        is_behind = self.code_at(offset) == BEHIND
+        if is_behind:
+            self._turn(offset, AVAILABLE)
+        return is_behind
+
+    def end_wait(self, offset: int) -> bool:
+        """The record is due. True if it is AVAILABLE now; False if its return is still being saved,
+        or it does not wait."""
+        code = self.code_at(offset)
+        if code is None or not code & WAITING:
             return False
-        i = offset - self.base
-        self.states[i] = AVAILABLE
-        self.undelivered += not self.counts[i]
-        self.available_from = min(self.available_from, offset)
-        return True
+        self._turn(offset, code & ~WAITING)
+        return code == WAITING
+
+    def wait(self, offset: int) -> bool:
+        """Make the record wait. False if it is neither AVAILABLE nor waiting."""
+        can_wait = self.states[offset - self.base] in (AVAILABLE, WAITING)
+        if can_wait:
+            self._turn(offset, WAITING)
+        return can_wait
+
+    def put_off_again(self, offset: int) -> bool:
+        """The record could not be parked before its first delivery: it waits here. False if it has
+        left the window."""
+        is_here = self.code_at(offset) is not None
+        if is_here:
+            self._turn(offset, WAITING)
+        return is_here
 
     def end_order(self) -> None:
         """No record is behind another one any more."""
@@ -370,37 +391,6 @@ class InFlightWindow(WindowColumns):
         )
         self.states[:] = self.states.translate(_NOT_BEHIND)
         self.available_from = self.start_offset
-
-    def end_wait(self, offset: int) -> bool:
-        """The record is due. True if it is AVAILABLE now; False if its return is still being saved,
-        or it does not wait."""
-        code, i = self.code_at(offset), offset - self.base
-        if code is None or not code & WAITING:
-            return False
-        self.states[i] &= ~WAITING
-        if self.states[i] != AVAILABLE:
-            return False
-        self.undelivered += not self.counts[i]
-        self.available_from = min(self.available_from, offset)
-        return True
-
-    def wait(self, offset: int) -> bool:
-        """Make the record wait. False if it is neither AVAILABLE nor waiting."""
-        i = offset - self.base
-        if self.states[i] not in (AVAILABLE, WAITING):
-            return False
-        self._leave_undelivered(offset)
-        self.states[i] = WAITING
-        return True
-
-    def put_off_again(self, offset: int) -> bool:
-        """The record could not be parked before its first delivery: it waits here. False if it has
-        left the window."""
-        if self.code_at(offset) is None:
-            return False
-        self.states[offset - self.base] = WAITING
-        self.complete -= 1
-        return True
 
     def settle(self, first: int, last: int) -> None:
         """Pending and unsaved codes of first..last are saved, and final."""
