@@ -6,6 +6,9 @@ delivers only the records that it acquires (sliced_batches.py). A fetch is exact
 mode, and in each mode where the group has a prefetch limit: a member then gets no more than it has
 room for.
 
+Groups with such settings are kept from aborted batches (committed.py) and from expired records
+(expiry.py) here; fetches of others do no additional work.
+
 Acquiring and answering are one step, so a compressed batch is opened before that. While a read or
 an opening waits for its thread, other fetches may acquire, and the session may end.
 """
@@ -19,7 +22,7 @@ from operator import itemgetter
 import trio
 
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.queues.filters import Filter
+from kbroker.broker.queues.expiry import must_wait
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
@@ -46,7 +49,6 @@ class Acquiring:
 
     - `budget`: how many more records it may acquire, over all share-partitions
     - `taken`: how many it has acquired
-    - `filters`: of the group
     - `has_read`: whether others may have had a turn since the fetch looked
     - `is_current()`: false once the session was used, replaced or ended elsewhere. Nothing may be
           acquired then: the client would never see the records, or would hold them in an ended
@@ -65,7 +67,6 @@ class Acquiring:
         self.rows: dict[TopicPartition, ShareFetchRow] = {}
         self.budget = max_records
         self.taken = 0
-        self.filters: Sequence[Filter] = ()
         self.exact = mode is AcquireMode.RECORD_LIMIT
         self.has_read = False
         self.is_current = partial(share_partitions.sessions.is_current, plan)
@@ -81,14 +82,15 @@ class Acquiring:
         nothing has waited since it was found. False: nothing was acquired. Raises KafkaError for a
         log that cannot be read."""
         engine = loaded.engine
-        for each in self.filters:
-            if await each.prepare(loaded):
-                known = None
+        if loaded.committed is not None and await loaded.committed.load():
+            known = None
         end_offset = loaded.visible.high_watermark
         opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
         while engine is not None:
             fetch_offset, known = offers.offset_to_acquire(engine) if known is None else known, None
-            if fetch_offset is None or fetch_offset >= end_offset or self._is_blocked(engine):
+            if fetch_offset is None or fetch_offset >= end_offset:
+                break
+            if engine.settings.ttl_ms and must_wait(engine):
                 break
             wanted = self.budget + max(0, engine.end_offset - fetch_offset + 1)
             if engine.settings.scans:
@@ -106,8 +108,8 @@ class Acquiring:
                     if loaded.gone or not self.is_current():
                         return False
                     continue  # Others may have acquired its records meanwhile.
-            if self.filters:
-                has_changed = await self._inspect(loaded, engine, batches)
+            if engine.settings.ttl_ms:
+                has_changed = await self._share_partitions.expiry.give_up(loaded, engine, batches)
                 if loaded.gone or not self.is_current():
                     return False
                 if has_changed:
@@ -118,21 +120,6 @@ class Acquiring:
             if offers.offset_to_acquire(engine) in (None, fetch_offset):
                 return False
             await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
-        return False
-
-    def _is_blocked(self, engine: SharePartition) -> bool:
-        return bool(self.filters) and any(each.blocks(engine) for each in self.filters)
-
-    async def _inspect(
-        self,
-        loaded: LoadedSharePartition,
-        engine: SharePartition,
-        batches: list[Walked],
-        parked: Sequence[int] | None = None,
-    ) -> bool:
-        for each in self.filters:
-            if await each.inspect(loaded, engine, batches, parked):
-                return True
         return False
 
     def _unopened(
@@ -199,14 +186,11 @@ class Acquiring:
     ) -> bool:
         """Like acquire(), for parked records of one share-partition that are due."""
         engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
-        for each in self.filters:
-            await each.prepare(loaded)
-        while (
-            engine is not None
-            and offers.parked_ready(engine)
-            and self.budget > 0
-            and not self._is_blocked(engine)
-        ):
+        if loaded.committed is not None:
+            await loaded.committed.load()
+        while engine is not None and offers.parked_ready(engine) and self.budget > 0:
+            if engine.settings.ttl_ms and must_wait(engine):
+                break
             self.has_read = True
             if loaded.plan_ends is not None:
                 await loaded.plan_ends.wait()
@@ -217,8 +201,9 @@ class Acquiring:
             if loaded.gone or not self.is_current():
                 return False
             self._share_partitions.saving.save_later(loaded, log_start.lost(engine, plan.lost))
-            if self.filters:
-                has_changed = await self._inspect(loaded, engine, list(plan.batches), plan.offsets)
+            if engine.settings.ttl_ms:
+                expiry = self._share_partitions.expiry
+                has_changed = await expiry.give_up_parked(loaded, engine, plan.batches, plan.offsets)
                 if loaded.gone or not self.is_current():
                     return False
                 if has_changed:

@@ -287,13 +287,9 @@ class Expiry:
 
 
 def must_wait(engine: SharePartition) -> bool:
-    """True while many dead letters are unwritten, each of which takes memory. Nothing expires then,
-    so nothing may be delivered."""
-    return (
-        engine.settings.ttl_ms > 0
-        and engine.parking is not None
-        and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
-    )
+    """For a group with a time to live. True while many dead letters are unwritten, each of which
+    takes memory. Nothing expires then, so nothing may be delivered."""
+    return engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:

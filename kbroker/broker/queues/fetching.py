@@ -7,9 +7,9 @@ that can deliver. acquiring.py reads and acquires; Connection.wait_for() is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import ref
 
 import trio
@@ -18,7 +18,6 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import ClientConnection
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.acquiring import Acquiring
-from kbroker.broker.queues.filters import Turn
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import OpenedBatches
 from kbroker.broker.queues.share_partitions import SharePartitions
@@ -36,6 +35,10 @@ _TOPIC_IS_GONE = KafkaError(ErrorCode.unknown_topic_or_partition)
 """As in Kafka, a topic that was deleted within the session is not an unknown id."""
 
 _metrics_of: Callable[[LoadedSharePartition], TopicMetrics] = attrgetter("partition.metrics")
+
+Turn: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int | None]
+"""A share-partition with records, and the offset to acquire from. None: parked ones have their
+turn."""
 
 
 class ShareLimits(NamedTuple):
@@ -201,9 +204,7 @@ class ShareFetch:
         time is over, so that MinBytes no longer counts."""
         if (held := self._share_partitions.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
-        filters = self._share_partitions.filters
         acquiring, max_bytes = self._acquiring, self._limits.max_bytes
-        acquiring.filters = filters.get(self._group_id, ()) if filters else ()
         turns = await self._acquirable()
         if max_bytes < 0:  # Kafka refuses it at the first read, even at the log's end.
             refused = [partition for partition, _, offset in turns if offset is not None]
@@ -216,11 +217,12 @@ class ShareFetch:
             if each[2] is None or (each[2] < each[1].visible.high_watermark and acquiring.budget > 0)
         ]
         self._usable = len(turns)
-        for filter_ in acquiring.filters:
-            turns = filter_.choose(turns)
-        if not turns:
+        engine = turns[0][1].engine if turns else None
+        if engine is None or engine.settings.paused:
             self._usable = 0
             return False
+        if engine.settings.priorities:
+            turns = _of_highest_priority(turns, dict(engine.settings.priorities))
         share_bytes = max_bytes // self._usable or 1
         if self._limits.min_bytes > 1 and not is_last and not await self._has_min_bytes(turns, share_bytes):
             return False
@@ -333,3 +335,10 @@ class ShareFetch:
             loaded.turns.wake()  # Another fetch may take the records that this one was woken for and left.
         if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
             del self._held.notify[self._member_id]
+
+
+def _of_highest_priority(turns: Sequence[Turn], priorities: Mapping[str, int]) -> list[Turn]:
+    """Those whose topics have the highest priority (`kbroker.queue.priorities`); 0 if not named."""
+    ranks = [priorities.get(loaded.partition.topic_name, 0) for _, loaded, _ in turns]
+    highest = max(ranks)
+    return [turn for turn, rank in zip(turns, ranks, strict=True) if rank == highest]

@@ -26,7 +26,6 @@ from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.expiry import Expiry
-from kbroker.broker.queues.filters import Filter, filters_of
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.loading import LoadTurns, load_share_partition
 from kbroker.broker.queues.lock_reports import LockReports
@@ -98,8 +97,6 @@ class SharePartitions:
         self.held: dict[str, HeldRecords] = {}
         """The records that members hold, for groups with a prefetch limit and a share-partition in
         memory."""
-        self.filters: dict[str, tuple[Filter, ...]] = {}
-        """Of groups that have some, and a share-partition in memory."""
         self.is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """For groups that had a share-partition in memory, or lost records. Clients cannot add
@@ -196,7 +193,6 @@ class SharePartitions:
             loaded.engine = engine
             self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
             self._count_held(group_id, engine)
-            self._note_filters(group_id)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
@@ -226,7 +222,6 @@ class SharePartitions:
             if not group:
                 del self._groups[group_id]
                 self.held.pop(group_id, None)
-                self.filters.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
         loaded.settled.wake_all()
@@ -293,8 +288,6 @@ class SharePartitions:
             self.retire(loaded)  # It may have worked alone until now.
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
-        for group in self._groups if group_id is None else (group_id,):
-            self._note_filters(group)
 
     def _count_held(self, group_id: str, engine: SharePartition) -> None:
         """Count what members hold where the group's settings need that."""
@@ -302,13 +295,6 @@ class SharePartitions:
             engine.count_held(self.held.setdefault(group_id, HeldRecords()))
         elif group_id in self.held:
             engine.count_held(None)
-
-    def _note_filters(self, group_id: str) -> None:
-        filters = filters_of(self.settings(group_id), self.expiry) if group_id in self._groups else ()
-        if filters:
-            self.filters[group_id] = filters
-        else:
-            self.filters.pop(group_id, None)
 
     # -- acknowledging
 
