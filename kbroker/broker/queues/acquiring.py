@@ -26,9 +26,16 @@ from kbroker.broker.queues.expiry import must_wait
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
+from kbroker.broker.queues.record_places import is_sparse
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, whole_batches
-from kbroker.broker.queues.sparse_batches import is_sparse
+from kbroker.broker.queues.sliced_batches import (
+    Walked,
+    control_of,
+    front_of,
+    split,
+    taken_records,
+    whole_batches,
+)
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share import log_start, offers
@@ -85,7 +92,7 @@ class Acquiring:
         if loaded.committed is not None and await loaded.committed.load():
             known = None
         end_offset = loaded.visible.high_watermark
-        opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
+        opener = self._opener(loaded) if self.exact else None
         while engine is not None:
             fetch_offset, known = offers.offset_to_acquire(engine) if known is None else known, None
             if fetch_offset is None or fetch_offset >= end_offset:
@@ -122,6 +129,9 @@ class Acquiring:
             await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
         return False
 
+    def _opener(self, loaded: LoadedSharePartition) -> BatchOpener:
+        return BatchOpener(self._opened_batches, loaded.partition.log, loaded.plain)
+
     def _unopened(
         self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
     ) -> memoryview | None:
@@ -155,7 +165,7 @@ class Acquiring:
         control = control_of(batches, batches[-1][1]) if any(map(_is_control, batches)) else []
         data: Batches = [batch for batch in batches if not batch[2]] if control else batches
         if opener is not None and any(is_sparse(view, start) for _, _, _, view, start, _ in batches):
-            data, holes = loaded.sparse.split([each for each in batches if not each[2]], fetch_offset, opener)
+            data, holes = split([each for each in batches if not each[2]], fetch_offset, opener)
             control = [*control, *holes]
         ranges = engine.acquire(
             self._member_id,
@@ -175,7 +185,7 @@ class Acquiring:
         loaded.is_parked_turn = True
         records: Sequence[Buffer]
         if opener is not None:
-            records = loaded.records.of(batches, ranges, opener, share_bytes)
+            records = taken_records(batches, ranges, opener, share_bytes)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
         self._answer(partition, loaded, engine, ranges, records)
@@ -185,7 +195,7 @@ class Acquiring:
         self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
     ) -> bool:
         """Like acquire(), for parked records of one share-partition that are due."""
-        engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
+        engine, opener = loaded.engine, self._opener(loaded)
         if loaded.committed is not None:
             await loaded.committed.load()
         while engine is not None and offers.parked_ready(engine) and self.budget > 0:
@@ -218,7 +228,7 @@ class Acquiring:
                 self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if ranges:
                 loaded.is_parked_turn = False
-                records = loaded.records.of(plan.batches, ranges, opener, share_bytes)
+                records = taken_records(plan.batches, ranges, opener, share_bytes)
                 self._answer(partition, loaded, engine, ranges, records)
                 self._share_partitions.parked.see_to(loaded)
                 return True

@@ -13,8 +13,8 @@ import trio
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.committed import CommittedLog
-from kbroker.broker.queues.sliced_batches import TakenRecords, walk
-from kbroker.broker.queues.sparse_batches import SparseBatches
+from kbroker.broker.queues.opened_batches import PlainBatches
+from kbroker.broker.queues.sliced_batches import walk
 from kbroker.errors import KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share import offers
@@ -33,8 +33,8 @@ class LoadedSharePartition:
 
     __slots__ = (
         "__weakref__", "committed", "engine", "error", "expires_ms", "gone", "is_parked_turn", "key",
-        "metrics", "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
-        "sparse", "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
+        "metrics", "partition", "plain", "plan_ends", "retiring", "scanner", "scheduled_ms", "settled",
+        "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -57,8 +57,7 @@ class LoadedSharePartition:
         self.turns = Turns(self)
         self.plan_ends: trio.Event | None = None
         """Set when the fetch that chooses parked records now has read them."""
-        self.records = TakenRecords()
-        self.sparse = SparseBatches()
+        self.plain: PlainBatches = {}
         self.scanner: Waiter | None = None
         """Wakes the task that inspects records before members get them (scanner.py)."""
         self.is_parked_turn = True

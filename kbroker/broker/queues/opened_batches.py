@@ -1,5 +1,6 @@
-"""The cache of batches that were opened because a share consumer takes only a part of them:
-compressed ones, and others of many records. One for the whole broker.
+"""Opens batches of which a share consumer takes only a part, and remembers them.
+
+Compressed ones, and others of many records, are in one cache for the whole broker:
 
 A member that takes one job of a compressed batch at a time would have it decompressed once for each
 job. So a batch is opened once and kept while there is room; the least recently used one is dropped
@@ -20,6 +21,9 @@ Opening walks over every record once. After that the table of places is complete
 walks more than a stride. The walk also proves that the payload matches its header, so that no slice
 lacks a record.
 
+Of other batches, each share-partition remembers the places in those that were cut last
+(`PlainBatches`). They are walked over as far as needed, so no poll walks from a batch's beginning.
+
 This module knows bytes, and neither share-partitions nor clients. sliced_batches.py cuts the
 records out of a batch.
 """
@@ -32,10 +36,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from kbroker.broker.queues.record_places import UNWALKABLE, Places
+from kbroker.broker.queues.record_places import UNWALKABLE, Places, Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import (
     CODEC_AT,
     CODEC_MASK,
+    HEADER_SIZE,
     BatchHeader,
     crc_is_valid,
     read_header,
@@ -47,6 +52,8 @@ from kbroker.storage.spi import LogId
 
 _OPENED_AT_ONCE = 2
 _REFUSED_KEPT = 4096
+_PLAIN_REMEMBERED = 64
+_RUN_BYTES = 120
 _TURNS_OF_A_FETCH = 5
 """So that many small batches are opened for one answer, while others have turns between."""
 _SMALL_SHARE = 4
@@ -77,15 +84,24 @@ class Refusal(Enum):
 
 
 class OpenedBatch(NamedTuple):
-    """`places` is complete. Slices are copies, because they must not keep `payload` in memory while
-    a slow client reads them."""
+    """`runs`: of a sparse batch, the offsets that have records. In the cache, `places` is complete,
+    and slices of `payload` are copies: they must not keep it in memory while a slow client reads
+    them."""
 
-    payload: bytes
+    payload: bytes | memoryview
     places: Places
+    runs: Runs | None = None
 
     @property
     def size_bytes(self) -> int:
-        return len(self.payload) + self.places.size_bytes + _OBJECTS_BYTES
+        runs_bytes = 0 if self.runs is None else _RUN_BYTES * len(self.runs)
+        return len(self.payload) + self.places.size_bytes + runs_bytes + _OBJECTS_BYTES
+
+
+PlainBatches: TypeAlias = dict[tuple[int, int], tuple[Places, Runs | None] | None]
+"""By base offset and CRC, the last `_PLAIN_REMEMBERED` batches of a share-partition that need not
+be opened: 8 bytes for each stride of records, and the runs of sparse ones. None: it cannot be
+cut."""
 
 
 class OpenedBatchesStatistics(NamedTuple):
@@ -207,8 +223,8 @@ class OpenedBatches:
         return log in self._dense
 
     def count_refused(self, reason: Refusal) -> None:
-        """Count a batch that cannot be cut. Called directly for uncompressed ones, which are not in
-        this cache; their share-partition remembers them."""
+        """Count a batch that cannot be cut. Called directly for those that are not in this cache;
+        their share-partition remembers them."""
         self._refusals[reason] += 1
 
     def statistics(self) -> OpenedBatchesStatistics:
@@ -223,14 +239,16 @@ class OpenedBatches:
 
 
 class BatchOpener:
-    """The cache for one fetch of one partition. A batch that the fetch has found or opened stays
-    available to it until it waits, even if the cache drops it meanwhile."""
+    """The cache for one fetch of one share-partition, and its `plain` batches. A batch that the
+    fetch has found or opened stays available to it until it waits, even if the cache drops it
+    meanwhile."""
 
-    __slots__ = ("_cache", "_found", "_log", "_turn", "_turns_left", "must_pause")
+    __slots__ = ("_cache", "_found", "_log", "_plain", "_turn", "_turns_left", "must_pause")
 
-    def __init__(self, cache: OpenedBatches, log: LogId) -> None:
+    def __init__(self, cache: OpenedBatches, log: LogId, plain: PlainBatches) -> None:
         self._cache = cache
         self._log = log
+        self._plain = plain
         self._found: dict[BatchKey, OpenedBatch | Refusal] = {}
         self._turn, self._turns_left = Turn(), _TURNS_OF_A_FETCH
         self.must_pause = False
@@ -255,9 +273,9 @@ class BatchOpener:
     def open_quickly(self, stored: memoryview) -> OpenedBatch | Refusal | None:
         """Open a batch that was not found, at once. None: it is not small, or the fetch has already
         opened many (`must_pause`)."""
-        header, turn = read_header(stored), self._turn
-        if not turn.allows(header):
-            self.must_pause = self._turns_left > 1 and Turn().allows(header)
+        header, turn, walks = read_header(stored), self._turn, 2 if is_sparse(stored) else 1
+        if not turn.allows(header, walks=walks):
+            self.must_pause = self._turns_left > 1 and Turn().allows(header, walks=walks)
             return None
         key = self._log, header.base_offset, header.crc
         result = self._cache.open_quickly(key, stored, turn.bytes_left)
@@ -267,7 +285,7 @@ class BatchOpener:
             self.must_pause = self._turns_left > 1 and not is_whole_turn
             return None
         plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else turn.bytes_left
-        turn.spend(header, plain_bytes, header.record_count + _AS_RECORDS)
+        turn.spend(header, plain_bytes, walks * header.record_count + _AS_RECORDS)
         self._found[key] = result
         return result
 
@@ -295,8 +313,29 @@ class BatchOpener:
         self._turn.renew()
         self._turns_left = _TURNS_OF_A_FETCH
 
-    def count_refused(self, reason: Refusal) -> None:
-        self._cache.count_refused(reason)
+    def to_cut(self, stored: memoryview, header: BatchHeader) -> OpenedBatch | None:
+        """A batch of which parts can be sent now. None: it is not opened, or cannot be."""
+        if must_be_opened(header):
+            found = self.find(header.base_offset, header.crc)
+            return found if isinstance(found, OpenedBatch) else None
+        key, payload = (header.base_offset, header.crc), stored[HEADER_SIZE:]
+        if key in self._plain:
+            known = self._plain.pop(key)
+        else:
+            known = None
+            if crc_is_valid(stored, 0, header):
+                known = Places(), runs_of_payload(bytes(payload), header) if is_sparse(stored) else None
+            else:
+                self._cache.count_refused(Refusal.CRC)
+            while len(self._plain) >= _PLAIN_REMEMBERED:
+                del self._plain[next(iter(self._plain))]
+        self._plain[key] = known
+        return None if known is None else OpenedBatch(payload, *known)
+
+    def cannot_be_walked(self, header: BatchHeader) -> None:
+        """Note that a batch from to_cut() does not have the records that it should have."""
+        self._plain[header.base_offset, header.crc] = None
+        self._cache.count_refused(Refusal.RECORDS)
 
 
 def open_batch(stored: memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpenedBatch | Refusal:
@@ -316,4 +355,4 @@ def open_batch(stored: memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Ope
         places.walk_all(payload, header.record_count, header.last_offset_delta)
     except UNWALKABLE:
         return Refusal.RECORDS
-    return OpenedBatch(payload, places)
+    return OpenedBatch(payload, places, runs_of_payload(payload, header) if is_sparse(stored) else None)

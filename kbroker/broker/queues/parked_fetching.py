@@ -15,8 +15,7 @@ from typing import NamedTuple
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.committed import CommittedLog
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
-from kbroker.broker.queues.sliced_batches import Walked, walk
-from kbroker.broker.queues.sparse_batches import is_sparse, runs_in
+from kbroker.broker.queues.sliced_batches import Walked, runs_in, walk
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
 from kbroker.formats.kept_copies import is_aborted_copy, without_mark
@@ -169,7 +168,7 @@ async def parked_batch(
 
 def _gone_from(stored: memoryview, offsets: Sequence[int], opener: BatchOpener) -> list[int]:
     """Those of the offsets whose records compaction has removed from their batch."""
-    runs = runs_in(stored, opener) if is_sparse(stored, 0) else None
+    runs = runs_in(stored, opener)
     if runs is None:
         return []
     return [each for each in offsets if not any(first <= each <= last for first, last in runs)]

@@ -28,10 +28,10 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.key_lookup import KeyLookup
 from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.record_places import Runs
 from kbroker.broker.queues.saving import Saving
 from kbroker.broker.queues.schedules import WALKS, Schedules, due_now, looked_at
-from kbroker.broker.queues.sliced_batches import Walked, control_of
-from kbroker.broker.queues.sparse_batches import Runs, holes_of
+from kbroker.broker.queues.sliced_batches import Walked, control_of, holes_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import read_header

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kbroker.broker.queues.record_places import Runs, is_sparse, runs_of_payload
 from kbroker.broker.queues.sliced_batches import Walked
-from kbroker.broker.queues.sparse_batches import Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import read_header, records_payload, stored_records
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
 from kbroker.formats.record_keys import BatchKeys, keys_of
@@ -75,7 +75,7 @@ def looked_at(
         return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
     if settings.schedules:
         found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
-    if is_sparse(stored, 0):
+    if is_sparse(stored):
         found = found._replace(runs=runs_of_payload(payload, header))
     return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
 

@@ -191,14 +191,14 @@ async def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
 async def test_a_fetch_has_what_it_waited_for_whatever_others_do() -> None:
     cache = OpenedBatches(1)
     mine, others = lz4(0), lz4(10)
-    opener = BatchOpener(cache, LOG)
+    opener = BatchOpener(cache, LOG, {})
     await opener.open(mine)
-    await BatchOpener(cache, LOG).open(others)
+    await BatchOpener(cache, LOG, {}).open(others)
     assert key_of(mine) not in cache
     found = opener.find(*key_of(mine)[1:])
     assert isinstance(found, OpenedBatch)
     assert found.payload.count(b"x") == 10_000
-    assert BatchOpener(cache, LOG).find(*key_of(mine)[1:]) is None
+    assert BatchOpener(cache, LOG, {}).find(*key_of(mine)[1:]) is None
 
 
 class TestRefused:
@@ -219,11 +219,11 @@ class TestRefused:
     ) -> None:
         counting, cache, stored = Counting(monkeypatch), OpenedBatches(MUCH), memoryview(batch)
         counting.may_go.set()
-        opener = BatchOpener(cache, LOG)
+        opener = BatchOpener(cache, LOG, {})
         key = key_of(stored)[1:]
         assert opener.find(*key) is None
         await opener.open(stored)
-        for each in (opener, BatchOpener(cache, LOG)):
+        for each in (opener, BatchOpener(cache, LOG, {})):
             assert each.find(*key) is reason
         assert {name: count for name, count in cache.statistics().refused.items() if count} == {
             reason.value: 1

@@ -60,7 +60,7 @@ class World:
     async def plan(self, *offsets: int, room: int = 500, max_bytes: int = 50 << 20) -> ParkedPlan:
         self.threads = self.reads = 0
         engine: Any = SimpleNamespace(parking=Due(offsets))
-        opener = BatchOpener(self._opened, LOG)
+        opener = BatchOpener(self._opened, LOG, {})
         partition: Any = self.partition
         return await plan_parked(partition, engine, opener, room, max_bytes, _kept)
 
