@@ -59,14 +59,14 @@ from kbroker.broker.queues.dead_letter_writer import (
     without_key,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.reasons import reasons_of, with_reasons
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share import archiving
 from kbroker.share.effects import DeadLetter, Persist
-from kbroker.share.persister import Persister, ReadRequest, TopicPartition
+from kbroker.share.persister import REJECTED, Persister, ReadRequest, TopicPartition
+from kbroker.share.reasons import Reason
 from kbroker.share.rejections import without_reasons
 from kbroker.share.runs import runs_of
 from kbroker.share.share_partition import SharePartition
@@ -82,6 +82,8 @@ LINGER_S = 1.0
 """How long an unneeded cursor is kept: usually the next rejection comes soon and reuses it."""
 OFFSETS_AT_ONCE = 1000
 """Dead letters that are written and saved together."""
+_REASONS_AT_ONCE = 250
+"""In one read: 2 MiB at most."""
 CURSOR_LAG = 10_000
 """Offsets by which a cursor may be behind; after a crash each share-partition reads that much."""
 
@@ -406,7 +408,7 @@ class DeadLetters(DeadLetterHooks):
         if keyless:
             self._counters(work).refuse(str(work), NEEDS_KEYS.format(queue.topic), len(keyless))
             origins = [each for each in origins if each.offset not in keyless]
-        reasons = await reasons_of(self._persister, *work.key, [each.offset for each in origins])
+        reasons = await self._reasons_of(work, [each.offset for each in origins])
         batches = await encode_letters(
             target.topic.rules, origins, portion.records, queue.contents, reasons, room.batch_bytes
         )
@@ -452,7 +454,11 @@ class DeadLetters(DeadLetterHooks):
     ) -> None:
         """Make these records ARCHIVED, and remove their reasons in the same write. Raises
         KafkaError if that cannot be saved."""
-        loaded.void_reasons |= await with_reasons(self._persister, *work.key, offsets)
+        try:
+            loaded.void_reasons.update(await self._reasons_of(work, sorted(offsets)))
+        except KafkaError as unread:
+            what = "reasons of dead letters that are written were not removed, the next start does it: %s"
+            logger.warning(what, unread)
         persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
@@ -460,6 +466,19 @@ class DeadLetters(DeadLetterHooks):
             if error is not None:
                 work.uncertain = True
                 raise error
+
+    async def _reasons_of(self, work: Work, offsets: Sequence[int]) -> dict[int, Reason]:
+        """The reasons of rejections (share/reasons.py) of the records at these rising offsets, as
+        far as they have any. Raises KafkaError."""
+        rows, wanted, found = self._persister.waiting_rows, frozenset(offsets), dict[int, Reason]()
+        at, end = (offsets[0], offsets[-1] + 1) if offsets else (0, 0)
+        while rows is not None and at < end:
+            some = await rows.read_from(*work.key, REJECTED, at, end, _REASONS_AT_ONCE)
+            found.update((offset, reason) for offset, reason in some if offset in wanted)
+            if len(some) < _REASONS_AT_ONCE:
+                break
+            at = some[-1].offset + 1
+        return found
 
     async def _save_without_reasons(
         self, loaded: LoadedSharePartition, persist: Persist

@@ -27,7 +27,7 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.loading import LoadTurns, load_share_partition
+from kbroker.broker.queues.loading import Load, LoadTurns
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
@@ -165,14 +165,9 @@ class SharePartitions:
         group_id, (topic_id, index) = loaded.key
         began = trio.current_time()
         try:
-            engine, waiting, kept_from = await load_share_partition(
-                self._persister,
-                group_id,
-                loaded.partition,
-                self.settings(group_id),
-                lambda: self._reset_policy(group_id),
-                lambda: loaded.gone,
-                self._load_turns,
+            load = Load(self._persister, group_id, loaded.partition, self._load_turns)
+            engine, waiting, kept_from = await load.run(
+                self.settings(group_id), lambda: self._reset_policy(group_id), lambda: loaded.gone
             )
         except KafkaError as error:
             self._not_loaded(
