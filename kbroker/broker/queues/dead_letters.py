@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -43,17 +43,14 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.dead_letter_room import LetterRoom, is_kept_for_groups
-from kbroker.broker.queues.dead_letter_work import Work
 from kbroker.broker.queues.dead_letter_writer import (
     NEEDS_KEYS,
     CannotCopy,
     DeadLetterWriter,
-    NoDeadLetter,
     NoRoom,
     NotYet,
     Portion,
     encode_letters,
-    origin_at,
     read_records,
     search,
     without_key,
@@ -64,6 +61,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share import archiving
+from kbroker.share.dead_letter import MESSAGES, Origin
 from kbroker.share.effects import DeadLetter, Persist
 from kbroker.share.persister import REJECTED, Persister, ReadRequest, TopicPartition
 from kbroker.share.reasons import Reason
@@ -86,6 +84,51 @@ _REASONS_AT_ONCE = 250
 """In one read: 2 MiB at most."""
 CURSOR_LAG = 10_000
 """Offsets by which a cursor may be behind; after a crash each share-partition reads that much."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """The dead letters of one share-partition, `topic` its name: what its task and the events that
+    wake it know.
+
+    - `cursor`: the one in the state store, or on its way there; `saved` is decided when it is there
+    - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
+      to search for them
+    - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
+    - `no_room`: why the disk has no room for dead letters at present; `waiting`: how many wait
+    - `stuck`: why records cannot be copied at present; their topic keeps them for the group
+    """
+
+    key: Key
+    topic: str
+    cursor: DeadLetterCursor | None = None
+    saved: Decision = field(default_factory=Decision)
+    known: SharePartition | None = None
+    uncertain: bool = False
+    no_room: NoRoom | None = None
+    waiting: int = 0
+    stuck: dict[int, str] = field(default_factory=dict)
+    woken: trio.Event = field(default_factory=trio.Event)
+    is_running: bool = False
+    closed: bool = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how many bytes of dead letters wait for room on the disk."""
+        return 0 if self.no_room is None else round(self.waiting * self.no_room.letter_bytes)
+
+    def cursor_saved(self, cursor: DeadLetterCursor, saved: Decision, error: Exception | None) -> None:
+        if error is not None and self.cursor is cursor:
+            self.cursor = None
+        saved.decide(error)
+
+    @property
+    def state_key(self) -> bytes:
+        group_id, (topic_id, partition) = self.key
+        return DeadLetterKey(topic_id, partition, group_id).encode()
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}:{self.topic}-{self.key[1].partition}"
 
 
 class DeadLettersStatistics(NamedTuple):
@@ -353,16 +396,13 @@ class DeadLetters(DeadLetterHooks):
         """Offsets whose dead letter was written before the share-partition was loaded. Raises
         StoreFailed."""
         cursor, (group_id, partition) = work.cursor, work.key
-        target = (
-            None
-            if cursor is None or cursor.topic_id is None
-            else self._topics.partition(cursor.topic_id, cursor.partition)
-        )
-        if target is None or cursor is None:
+        if cursor is None or cursor.topic_id is None:
             return set()
-        written = await search(
-            target, cursor.offset, group_id, loaded.partition.topic_name, partition.partition
-        )
+        target = self._topics.partition(cursor.topic_id, cursor.partition)
+        if target is None:
+            return set()
+        source = group_id, loaded.partition.topic_name, partition.partition
+        written = await search(target, cursor.offset, source)
         found = {offset for offset, _ in _each(letters) if offset in written}
         count = sum(1 for _ in _each(letters))
         logger.info("share-partition %s: %d of %d dead letters were written before", work, len(found), count)
@@ -376,16 +416,15 @@ class DeadLetters(DeadLetterHooks):
         left."""
         count = sum(letter.last_offset - letter.first_offset + 1 for letter in letters)
         try:
-            room = self._room.find(work, loaded, letters[0].first_offset)
+            room = self._room.find(loaded, letters[0].first_offset, work.no_room)
         except NoRoom:
             self._note_room(work, loaded, work.no_room, count)  # It may have been loaded again.
             raise
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
-        if isinstance(target, NoDeadLetter):
-            refused = {offset for offset, _ in _each(letters)}
-            self._counters(work).refuse(str(work), target.reason, len(refused))
-            return refused, None
+        if isinstance(target, str):
+            self._counters(work).refuse(str(work), target, count)
+            return {offset for offset, _ in _each(letters)}, None
         await self._have_cursor(work, target)
         eligible = (
             each for each in _each(letters) if each[0] < room.end_offset and each[0] not in work.stuck
@@ -399,9 +438,10 @@ class DeadLetters(DeadLetterHooks):
             portion = await self._with_kept(loaded, list(causes), portion)
         if queue.contents.key_and_value and is_kept_for_groups(self._topics, loaded.partition):
             work.stuck.update(portion.unread)
+        place = loaded.partition.topic_name, work.key[1].partition
         origins = [
-            origin_at(work.key[0], loaded.partition, offset, causes[offset])
-            for offset in causes
+            Origin(*place, offset, work.key[0], letter.delivery_count, MESSAGES[letter.cause])
+            for offset, letter in causes.items()
             if offset <= portion.last_offset and offset not in work.stuck
         ]
         keyless = without_key(target.topic.rules, origins, portion.records, queue.contents)
@@ -461,11 +501,9 @@ class DeadLetters(DeadLetterHooks):
             logger.warning(what, unread)
         persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
-        if persist is not None:
-            error = await self._save_without_reasons(loaded, persist)
-            if error is not None:
-                work.uncertain = True
-                raise error
+        if persist is not None and (error := await self._save_without_reasons(loaded, persist)) is not None:
+            work.uncertain = True
+            raise error
 
     async def _reasons_of(self, work: Work, offsets: Sequence[int]) -> dict[int, Reason]:
         """The reasons of rejections (share/reasons.py) of the records at these rising offsets, as

@@ -425,7 +425,4 @@ def _read_some(
             partition.log.partition,
             error,
         )
-    except KeyError:  # The topic is deleted meanwhile.
-        if not partition.deleted:
-            raise
     return found

@@ -236,8 +236,9 @@ class Load:
 
     async def _drop_void_reasons(self, state: ReadResult, batches: Sequence[StateBatch]) -> None:
         """Remove the reasons of records that are not ARCHIVING, neither in the window (`batches`)
-        nor parked; saved on return. A crash, or a write that failed, may have left them. Another record may
-        have such an offset by now, or the same one may be rejected again, without a reason."""
+        nor parked; saved on return. A crash, or a write that failed, may have left them. Another
+        record may have such an offset by now, or the same one may be rejected again, without a
+        reason."""
         rows, at = self._persister.waiting_rows, 0
         archiving = [batch for batch in batches if batch.state == RecordState.ARCHIVING]
         while rows is not None:
