@@ -2,10 +2,15 @@
 `kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
 One task for each share-partition in memory reads its log ahead of the members. It opens batches and
-finds the headers that schedule records (schedules.py) and the keys (key_lookup.py). The engine then
+finds the headers that schedule records (schedules.py) and the keys. The engine then
 parks records that are due later, and queues records behind others with their keys. A batch without
 these headers is not parsed where keys do not matter. The task also expires records (expiry.py). It
 sleeps while members have enough to do, and appends wake it.
+
+Memory holds the parked records that come next; a million others may be only in the store. So the
+task looks up the keys of all records that join the window there (share/key_order.py). A record may
+be finished during the lookup. So the order of keys is notified when a lookup begins and ends, and
+drops the records that were finished in between.
 
 A scan that parks a million records takes a while. So where it is far behind the log's end, and
 members have little to do, it first looks ahead for batches with something to deliver now: that
@@ -17,7 +22,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -26,7 +32,6 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.queues.expiry import Expiry
-from kbroker.broker.queues.key_lookup import KeyLookup
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.record_places import Runs
 from kbroker.broker.queues.saving import Saving
@@ -41,6 +46,7 @@ from kbroker.formats.turns import Turn
 from kbroker.seldom import Seldom
 from kbroker.share import log_start, scanning
 from kbroker.share.effects import Persist, ShareSettings
+from kbroker.share.key_order import KeyOrder
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
@@ -81,7 +87,7 @@ class Scanner:
         schedule: Callable[[LoadedSharePartition], None],
         flush: Callable[[], Awaitable[None]],
     ) -> None:
-        self._lookup = KeyLookup(persister)
+        self._rows = persister.waiting_rows
         self._background = background
         self._saving = saving
         self._expiry = expiry
@@ -164,11 +170,7 @@ class Scanner:
             if scan_from is None or end_offset - scan_from < AHEAD_FROM:
                 break
             ahead = max(ahead, scan_from)
-            views = (
-                await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset)
-                if ahead < end_offset
-                else []
-            )
+            views = await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset)
             batches = loaded.walk(views, ahead, end_offset - ahead, end_offset)
             if not batches:
                 break
@@ -190,26 +192,26 @@ class Scanner:
         offset = scanning.scan_from(engine)
         if offset is None:
             return False
-        views = (
-            await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset)
-            if offset < end_offset
-            else []
-        )
-        most = (
-            OFFSETS_A_TURN
-            if engine.key_order is None
-            else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
-        )
+        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset)
+        most = OFFSETS_A_TURN
+        if engine.key_order is not None:
+            most = min(most, engine.key_order.most_at_once())
         batches = loaded.walk(views, offset, most, end_offset)
         if not batches:
             return self._end_learning(loaded, engine, offset)
-        async with self._lookup.of(loaded, engine.key_order) as lookup:
-            due, hashes, runs = await self._schedules(loaded, batches, engine.settings, known)
+        order = engine.key_order
+        with _lookup(order):
+            due, keys_of_batches, runs = await self._schedules(loaded, batches, engine.settings, known)
             last = min(max(offset, batches[0][0]) + most - 1, batches[-1][1])
-            await lookup.ask(engine, hashes, offset, last)
-            if loaded.gone or scanning.scan_from(engine) != offset or engine.key_order is not lookup.order:
+            keys = None
+            if order is not None:
+                hashes: dict[int, int] = {}
+                for batch_keys in keys_of_batches:
+                    hashes |= batch_keys.between(offset, last)
+                keys = Keys(hashes, await self._find_keys(loaded, engine, set(hashes.values())), last)
+            if loaded.gone or scanning.scan_from(engine) != offset or engine.key_order is not order:
                 return True  # Another task has moved the window meanwhile.
-            persist = self._scanned(loaded, engine, offset, last, batches, due, runs, lookup.keys)
+            persist = self._scanned(loaded, engine, offset, last, batches, due, runs, keys)
         if persist is not None:
             await self._save(loaded, persist)
         # Behind a long hole nothing fits into the window before the SPSO has passed.
@@ -217,11 +219,28 @@ class Scanner:
 
     async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         """A change that was not saved may keep a key waiting, and so may parked records whose keys
-        are unknown. Raises KafkaError."""
+        are unknown: look these up, and let those that are due join the window. Raises
+        KafkaError."""
         if (persist := engine.retry_unsaved()) is not None:
             await self._save(loaded, persist)
-        if await self._lookup.of_due(loaded, engine):
-            loaded.waiters.wake_all()
+        order = engine.key_order
+        if order is None or not order.asked or not order.has_learnt:
+            return
+        asked = dict(order.asked)
+        with _lookup(order):
+            found = await self._find_keys(loaded, engine, asked.values())
+            if not loaded.gone and engine.key_order is order:
+                scanning.keys_found(engine, list(asked), found)
+        loaded.waiters.wake_all()
+
+    async def _find_keys(
+        self, loaded: LoadedSharePartition, engine: SharePartition, hashes: Iterable[int]
+    ) -> Mapping[int, Sequence[int]]:
+        """By hash, the parked records for which a key waits; empty if memory has them all. Raises
+        KafkaError."""
+        if self._rows is None or engine.parking is None or engine.parking.knows_redeliveries:
+            return {}
+        return await self._rows.read_keys(*loaded.key, hashes)
 
     def _end_learning(self, loaded: LoadedSharePartition, engine: SharePartition, offset: int) -> bool:
         """The log ends at `offset`. False: all keys were known."""
@@ -327,6 +346,19 @@ class Scanner:
                 loaded.metrics.odd_schedules[oddity.value] += number
             if self._reports.times((group_id, oddity), trio.current_time()):
                 logger.warning("%d records for share group %s %s", number, group_id, _MEANING[oddity])
+
+
+@contextmanager
+def _lookup(order: KeyOrder | None) -> Iterator[None]:
+    """Inside, keys are looked up in the persister, if there is an order."""
+    if order is None:
+        yield
+        return
+    order.begin_lookup()
+    try:
+        yield
+    finally:
+        order.end_lookup()
 
 
 async def _looked_at(stored: memoryview, settings: ShareSettings, turn: Turn) -> Schedules:

@@ -1,8 +1,7 @@
 """Reads the due times of records from the headers in stored batches (formats/schedule_headers.py).
 
-schedules_of   each record of a batch that is due later
-due_now        which records of many batches are not scheduled, without decoding the others
-looked_at      everything that a group needs from a batch before members get its records
+looked_at   everything that a group needs from a batch before members get its records
+due_now     which records of many batches are not scheduled, without decoding the others
 """
 
 from __future__ import annotations
@@ -36,48 +35,43 @@ class Schedules(NamedTuple):
     runs: Runs | None = None
 
 
-def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
-    """`payload`: from records_payload(). A batch that cannot be read has no schedules; the member
-    that gets it notices that."""
-    due: list[tuple[int, int]] = []
-    odd: Counter[Oddity] = Counter()
-    try:
-        if MARK in payload:
-            for record in stored_records(stored, payload=payload):
-                due_ms, oddity = schedule_of(record, wall_ms, max_delay_ms)
-                if due_ms is not None:
-                    due.append((record.offset, due_ms))
-                if oddity is not None:
-                    odd[oddity] += 1
-    except CorruptPayload:
-        return Schedules([], odd)
-    return Schedules(due, odd)
-
-
 def looked_at(
     stored: memoryview, wall_ms: int, settings: ShareSettings, turn: Turn | None = None
 ) -> Schedules | None:
-    """`turn`: that of the loop, if it is called there. None: the batch must be opened in a
-    thread."""
+    """`turn`: that of the loop, if it is called there. None: the batch must be opened in a thread.
+    A batch that cannot be read has no schedules; the member that gets it notices that."""
     header = read_header(stored)
-    found = Schedules([], Counter())
     try:
-        payload = bytes(
-            records_payload(stored, header, max_bytes=turn.bytes_left if turn else DEFAULT_MAX_BYTES)
-        )
-        if turn is not None:
-            turn.spend(header, len(payload), WALKS * header.record_count)
+        max_bytes = turn.bytes_left if turn else DEFAULT_MAX_BYTES
+        payload = bytes(records_payload(stored, header, max_bytes=max_bytes))
     except CorruptPayload as error:
         if turn is not None:
             turn.end()
             if isinstance(error, TooLarge):
                 return None
-        return found._replace(keys=BatchKeys(header.base_offset)) if settings.ordered else found
-    if settings.schedules:
-        found = schedules_of(stored, payload, wall_ms, settings.max_delay_ms)
-    if is_sparse(stored):
-        found = found._replace(runs=runs_of_payload(payload, header))
-    return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
+        return Schedules([], Counter(), BatchKeys(header.base_offset) if settings.ordered else None)
+    if turn is not None:
+        turn.spend(header, len(payload), WALKS * header.record_count)
+    due, odd = _schedules_of(stored, payload, wall_ms, settings) if settings.schedules else ([], Counter())
+    runs = runs_of_payload(payload, header) if is_sparse(stored) else None
+    return Schedules(due, odd, keys_of(stored, payload) if settings.ordered else None, runs)
+
+
+def _schedules_of(
+    stored: memoryview, payload: bytes, wall_ms: int, settings: ShareSettings
+) -> tuple[list[tuple[int, int]], Counter[Oddity]]:
+    due: list[tuple[int, int]] = []
+    odd: Counter[Oddity] = Counter()
+    try:
+        for record in stored_records(stored, payload=payload) if MARK in payload else ():
+            due_ms, oddity = schedule_of(record, wall_ms, settings.max_delay_ms)
+            if due_ms is not None:
+                due.append((record.offset, due_ms))
+            if oddity is not None:
+                odd[oddity] += 1
+    except CorruptPayload:
+        due.clear()
+    return due, odd
 
 
 def due_now(batches: Sequence[Walked]) -> list[tuple[int, int]]:
