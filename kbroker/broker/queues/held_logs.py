@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.parked_left import first_holding
+from kbroker.broker.queues.parked_left import first_parked
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.storage.spi import SegmentInfo
@@ -123,10 +123,10 @@ class HeldLogs:
         self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
     ) -> int:
         """The offset of the lowest parked record that only the log has."""
-        rows = self._persister.waiting_rows
-        parked = (
-            None if rows is None else await first_holding(rows, group_id, key, partition.log_start_offset)
-        )
+        rows, begins_at = self._persister.waiting_rows, partition.log_start_offset
+        if rows is None:
+            return otherwise
+        parked = await first_parked(rows, group_id, key, begins_at, lambda each: not each.kept)
         return otherwise if parked is None else parked.offset
 
 
