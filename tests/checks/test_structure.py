@@ -83,7 +83,6 @@ UNPACKINGS = {
     "kbroker.broker.queues.acquiring.Acquiring._take": _WALKED,
     "kbroker.broker.queues.committed.CommittedLog._marked": _WALKED,
     "kbroker.broker.queues.expiry.Expiry.give_up_parked": _WALKED,
-    "kbroker.broker.queues.expiry.Expiry._first_of": _WALKED,
     "kbroker.broker.queues.fetching.ShareFetch._has_min_bytes": _WALKED,
     "kbroker.broker.queues.scanner.Scanner._schedules": _WALKED,
     "kbroker.broker.queues.schedules.due_now": _WALKED,

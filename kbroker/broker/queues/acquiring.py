@@ -41,6 +41,7 @@ from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share import log_start, offers
 from kbroker.share.acquire import Batches
 from kbroker.share.effects import AcquiredRange
+from kbroker.share.parking import Parking
 from kbroker.share.persister import TopicPartition
 from kbroker.share.rules import alone_from
 from kbroker.share.session import FetchPlan
@@ -199,6 +200,7 @@ class Acquiring:
         if loaded.committed is not None:
             await loaded.committed.load()
         while engine is not None and offers.parked_ready(engine) and self.budget > 0:
+            assert engine.parking is not None
             if engine.settings.ttl_ms and must_wait(engine):
                 break
             self.has_read = True
@@ -207,7 +209,7 @@ class Acquiring:
                 if loaded.gone or not self.is_current():
                     return False
                 continue
-            plan = await self._plan_parked(loaded, engine, opener, share_bytes)
+            plan = await self._plan_parked(loaded, engine.parking, opener, share_bytes)
             if loaded.gone or not self.is_current():
                 return False
             self._share_partitions.saving.save_later(loaded, log_start.lost(engine, plan.lost))
@@ -240,18 +242,16 @@ class Acquiring:
         return False
 
     async def _plan_parked(
-        self, loaded: LoadedSharePartition, engine: SharePartition, opener: BatchOpener, share_bytes: int
+        self, loaded: LoadedSharePartition, parking: Parking, opener: BatchOpener, share_bytes: int
     ) -> ParkedPlan:
         """One fetch at a time plans for a share-partition: others would read the same batches, as
         all begin with the records that have been due for longest. It plans in the next turn of the
         loop, as four plans in one took 50 ms."""
-        record_of = partial(self._share_partitions.parked.record_of, loaded)
+        record_of = self._share_partitions.parked.record_of
         loaded.plan_ends = ends = trio.Event()
         try:
             await trio.lowlevel.checkpoint()
-            return await plan_parked(
-                loaded.partition, engine, opener, self.budget, share_bytes, record_of, loaded.committed
-            )
+            return await plan_parked(loaded, parking, opener, self.budget, share_bytes, record_of)
         finally:
             loaded.plan_ends = None
             ends.set()

@@ -48,14 +48,6 @@ class CommittedLog:
         aborted = states.transactions.aborted_in(batches[0][0], batches[-1][1] + 1)
         return [self._marked(batch, aborted) for batch in batches] if aborted else batches
 
-    def is_aborted(self, batch: Walked) -> bool:
-        """Whether the batch belongs to an aborted transaction. Valid after load()."""
-        states = self._partition.producers
-        if states is None or not states.transactions.aborted:
-            return False
-        aborted = states.transactions.aborted_in(batch[0], batch[1] + 1)
-        return self._marked(batch, aborted)[2]
-
     @staticmethod
     def _marked(batch: Walked, aborted: Sequence[AbortedTransaction]) -> Walked:
         base_offset, last_offset, _, view, start, end = batch

@@ -18,15 +18,14 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.parked_fetching import parked_batch
+from kbroker.broker.queues.parked_fetching import RecordOf, parked_batch
 from kbroker.broker.queues.sliced_batches import Walked
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
@@ -117,7 +116,7 @@ class Expiry:
     def __init__(
         self,
         save_later: Callable[[LoadedSharePartition, Persist | None], None],
-        record_of: Callable[[LoadedSharePartition, int], Awaitable[bytes | None]],
+        record_of: RecordOf,
     ) -> None:
         self._save_later = save_later
         self._record_of = record_of
@@ -230,9 +229,7 @@ class Expiry:
         for offset in sorted(engine.parking.in_turn(_PARKED_AT_ONCE)):
             if offset <= last:
                 continue
-            batch = await parked_batch(
-                loaded.partition, engine.parking, offset, partial(self._record_of, loaded), loaded.committed
-            )
+            batch = await parked_batch(loaded, offset, self._record_of)
             if batch is None or loaded.gone:
                 continue  # The next fetch notices that it is lost.
             last = batch[1]
@@ -248,10 +245,8 @@ class Expiry:
         """When the first age of the oldest batch starts; None: `give_up` has not learnt it."""
         if len(batches) != 1 or batches[0][2]:
             return None
-        _, _, _, view, start, end = batches[0]
-        turn = Turn()
-        turn.end()
-        times = self._find(loaded.partition, view[start:end], turn, schedules=engine.settings.schedules)
+        header = read_header(batches[0][3], batches[0][4])
+        times = self._known.get(_key(loaded.partition, header, schedules=engine.settings.schedules))
         return None if times is None else times.earliest_ms
 
     def _find(
@@ -259,31 +254,31 @@ class Expiry:
     ) -> BatchTimes | None:
         """None: that takes longer than the loop may be blocked."""
         header = read_header(stored)
-        key = partition.log, header.base_offset, header.crc, schedules
-        times = self._known.pop(key, None)
+        key = _key(partition, header, schedules=schedules)
+        times = self._known.get(key)
         if times is None:
             if header.codec_id or not turn.allows(header):
                 return None
             turn.spend(header, header.size_bytes, header.record_count)
             times = times_of(stored, schedules=schedules)
-            self._numbers += times.size
-        self._known[key] = times
-        self._shrink()
-        return times
+        return self._keep(key, times)
 
     async def _learn(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes:
-        header = read_header(stored)
         times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules), limiter=_threads)
-        key = partition.log, header.base_offset, header.crc, schedules
-        if key not in self._known:
-            self._numbers += times.size
-        self._known[key] = times
-        self._shrink()
-        return times
+        return self._keep(_key(partition, read_header(stored), schedules=schedules), times)
 
-    def _shrink(self) -> None:
+    def _keep(self, key: _Key, times: BatchTimes) -> BatchTimes:
+        """As the one used last."""
+        before = self._known.pop(key, None)
+        self._numbers += times.size - (0 if before is None else before.size)
+        self._known[key] = times
         while self._numbers > _KEPT_NUMBERS and len(self._known) > 1:
             self._numbers -= self._known.pop(next(iter(self._known))).size
+        return times
+
+
+def _key(partition: Partition, header: BatchHeader, *, schedules: bool) -> _Key:
+    return partition.log, header.base_offset, header.crc, schedules
 
 
 def must_wait(engine: SharePartition) -> bool:

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.committed import CommittedLog
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
-from kbroker.broker.queues.sliced_batches import Walked, runs_in, walk
+from kbroker.broker.queues.sliced_batches import Walked, runs_in
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
 from kbroker.formats.kept_copies import is_aborted_copy, without_mark
 from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.parking import Parking
-from kbroker.share.share_partition import SharePartition
 
 _BATCHES_AT_MOST = 64
 _READ_BYTES = 1
 """A read returns a whole batch, whatever its size."""
 _READ_WITH_NEXT_BYTES = 1 << 20
 """Batches of this size in all are read in one thread; an engine may copy them."""
+
+RecordOf: TypeAlias = Callable[[LoadedSharePartition, int], Awaitable[bytes | None]]
+"""ParkedReading.record_of: the kept bytes of a record that has left the log, a batch of its own."""
 
 
 class ParkedPlan(NamedTuple):
@@ -40,22 +42,19 @@ class ParkedPlan(NamedTuple):
 
 
 async def plan_parked(
-    partition: Partition,
-    engine: SharePartition,
+    loaded: LoadedSharePartition,
+    parking: Parking,
     opener: BatchOpener,
     room: int,
     max_bytes: int,
-    record_of: Callable[[int], Awaitable[bytes | None]],
-    committed: CommittedLog | None = None,
+    record_of: RecordOf,
 ) -> ParkedPlan:
     """At least one batch, then as many as `max_bytes` allows and as can be cut without waiting.
-    `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
-    `committed`: set, and loaded, if the group has read_committed. Aborted records are lost then.
+    Aborted records are lost if the group has read_committed; the transactions are loaded then.
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
-    parking = engine.parking
-    assert parking is not None
+    partition, committed = loaded.partition, loaded.committed
     offsets, taken, lost = list[int](), set[int](), list[int]()
     batches: list[Walked] = []
     walked = 0
@@ -70,7 +69,7 @@ async def plan_parked(
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
                 read = await _read_with_next(partition, leader, others, max_bytes, opener)
-            batch = await parked_batch(partition, parking, leader, record_of, committed, read.get(leader))
+            batch = await parked_batch(loaded, leader, record_of, read.get(leader))
         except KafkaError:
             if batches or lost:
                 break  # The next plan begins with it, and reports it.
@@ -132,35 +131,26 @@ def _is_in_log(partition: Partition, offset: int) -> bool:
     return partition.log_start_offset <= offset < partition.high_watermark
 
 
-async def _batch_of(partition: Partition, offset: int, views: Sequence[memoryview] | None) -> Walked | None:
-    """The record batch that has that offset, if the log has one. `views`: the bytes of that read,
-    if the caller has them."""
-    if not _is_in_log(partition, offset):
-        return None
-    if views is None:
-        views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
-    batches = walk(views, offset, 1, partition.high_watermark)
-    if not batches or batches[0][0] > offset or batches[0][2]:
-        return None
-    return batches[0]
-
-
 async def parked_batch(
-    partition: Partition,
-    parking: Parking,
+    loaded: LoadedSharePartition,
     offset: int,
-    record_of: Callable[[int], Awaitable[bytes | None]],
-    committed: CommittedLog | None,
+    record_of: RecordOf,
     views: Sequence[memoryview] | None = None,
 ) -> Walked | None:
     """The record batch that has that offset, or the kept record if it has left the log. None: there
     is neither, or it belongs to an aborted transaction and the group has read_committed. `views`:
     the bytes of a read of that batch, if the caller has them."""
-    batch = await _batch_of(partition, offset, views)
-    if batch is not None:
-        return None if committed is not None and committed.is_aborted(batch) else batch
-    record = await record_of(offset) if parking.may_be_kept(offset) else None
-    if record is None or (committed is not None and is_aborted_copy(record)):
+    engine, partition = loaded.engine, loaded.partition
+    if _is_in_log(partition, offset):
+        end_offset = partition.high_watermark
+        if views is None:
+            views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=end_offset)
+        batches = loaded.walk(views, offset, 1, end_offset)
+        if batches and batches[0][0] <= offset and not batches[0][2]:
+            return batches[0]
+    may_be_kept = engine is not None and engine.parking is not None and engine.parking.may_be_kept(offset)
+    record = await record_of(loaded, offset) if may_be_kept else None
+    if record is None or (loaded.committed is not None and is_aborted_copy(record)):
         return None
     record = without_mark(record)
     return offset, offset, False, memoryview(record), 0, len(record)
