@@ -412,7 +412,7 @@ async def test_a_batch_is_not_in_memory_as_long_as_an_answer_to_a_slow_client(co
         )
         await Member(client, "M1").fetch([key], max_records=2, wait_ms=5000, **EXACT)
         opened = client.broker.opened_batches
-        (batch,) = opened._batches.values()
+        ((batch, _),) = opened._batches._entries.values()
         (loaded,) = client.broker.share_partitions.loaded()
         (header_and_records,) = _pieces(client, loaded, batch)
         assert all(not isinstance(piece, memoryview) for piece in header_and_records)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.bounded_cache import BoundedCache
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_fetching import RecordOf, parked_batch
@@ -45,9 +46,7 @@ DEAD_LETTERS_AT_MOST: Final = 10_000
 _PARKED_AT_ONCE = 64
 _threads: Final = trio.CapacityLimiter(2)
 """Read the batches that are compressed, or too large for a turn of the loop."""
-_KEPT_NUMBERS = 1 << 20
-_NUMBERS_OF_A_BATCH = 16
-"""The cost of a batch besides the times of its records."""
+_KEPT_BYTES = 8 << 20
 _NEVER: Final = (1 << 63) - 1
 _LOOK_S: Final = LOOK_AT_THE_CLOCK_MS / 1000
 _LONGEST_PAUSE_S: Final = 10.0
@@ -72,9 +71,8 @@ class BatchTimes(NamedTuple):
         return self.each[number] if number < len(self.deltas) and self.deltas[number] == delta else _NEVER
 
     @property
-    def size(self) -> int:
-        """Its cost in the cache, counted in numbers."""
-        return _NUMBERS_OF_A_BATCH + (0 if self.each is None else 2 * len(self.each))
+    def size_bytes(self) -> int:
+        return 0 if self.each is None else 16 * len(self.each)
 
 
 _AGELESS = BatchTimes(_NEVER)
@@ -120,8 +118,8 @@ class Expiry:
     ) -> None:
         self._save_later = save_later
         self._record_of = record_of
-        self._known: dict[_Key, BatchTimes] = {}
-        self._numbers = 0
+        # The caller that has learnt the times of a batch looks for them next.
+        self._known: BoundedCache[_Key, BatchTimes] = BoundedCache(_KEPT_BYTES, least=1)
 
     # -- with a fetch
 
@@ -261,19 +259,12 @@ class Expiry:
                 return None
             turn.spend(header, header.size_bytes, header.record_count)
             times = times_of(stored, schedules=schedules)
-        return self._keep(key, times)
+            self._known.put(key, times, times.size_bytes)
+        return times
 
     async def _learn(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes:
         times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules), limiter=_threads)
-        return self._keep(_key(partition, read_header(stored), schedules=schedules), times)
-
-    def _keep(self, key: _Key, times: BatchTimes) -> BatchTimes:
-        """As the one used last."""
-        before = self._known.pop(key, None)
-        self._numbers += times.size - (0 if before is None else before.size)
-        self._known[key] = times
-        while self._numbers > _KEPT_NUMBERS and len(self._known) > 1:
-            self._numbers -= self._known.pop(next(iter(self._known))).size
+        self._known.put(_key(partition, read_header(stored), schedules=schedules), times, times.size_bytes)
         return times
 
 

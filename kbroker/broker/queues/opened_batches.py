@@ -31,11 +31,13 @@ records out of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.bounded_cache import ENTRY_BYTES, BoundedCache
 from kbroker.broker.queues.record_places import UNWALKABLE, Places, Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import (
     CODEC_AT,
@@ -58,7 +60,7 @@ _TURNS_OF_A_FETCH = 5
 """So that many small batches are opened for one answer, while others have turns between."""
 _SMALL_SHARE = 4
 _OBJECTS_BYTES = 480
-"""Memory for the objects of a cached batch, beside its payload."""
+"""Memory for the objects of a cached batch, beside its payload; ENTRY_BYTES of it for the entry."""
 _AS_RECORDS = 40
 """The fixed cost of opening a batch on the loop, in records."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
@@ -115,15 +117,13 @@ class OpenedBatchesStatistics(NamedTuple):
     refused: dict[str, int]
 
 
+@dataclass(slots=True, eq=False)
 class _Opening:
     """A batch that a thread is opening. `result` stays None if the fetch that began it was
     cancelled before its turn."""
 
-    __slots__ = ("done", "result")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.result: OpenedBatch | Refusal | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+    result: OpenedBatch | Refusal | None = None
 
 
 class OpenedBatches:
@@ -131,26 +131,21 @@ class OpenedBatches:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._batches: dict[BatchKey, OpenedBatch] = {}
-        self._small: dict[BatchKey, OpenedBatch] = {}
+        self._batches: BoundedCache[BatchKey, OpenedBatch] = BoundedCache(max_bytes, least=1)
+        self._small: BoundedCache[BatchKey, OpenedBatch] = BoundedCache(max_bytes // _SMALL_SHARE, least=1)
         self._refused: dict[BatchKey, Refusal] = {}
         self._opening: dict[BatchKey, _Opening] = {}
         self._dense: set[LogId] = set()
         """Logs with small batches that are too large for the loop when they are decompressed."""
-        self._size_bytes = self._small_bytes = self._hits = self._misses = 0
+        self._hits = self._misses = 0
         self._refusals = dict.fromkeys(Refusal, 0)
-
-    def __contains__(self, key: BatchKey) -> bool:
-        return key in self._batches or key in self._small
 
     def find(self, key: BatchKey) -> OpenedBatch | Refusal | None:
         """None: it was never opened, or has left the cache."""
-        kept = self._batches if key in self._batches else self._small
-        batch = kept.pop(key, None)
+        batch = self._batches.get(key) or self._small.get(key)
         if batch is None:
             return self._refused.get(key)
         self._hits += 1
-        kept[key] = batch
         return batch
 
     def open_quickly(self, key: BatchKey, stored: memoryview, max_bytes: int) -> OpenedBatch | Refusal | None:
@@ -161,7 +156,7 @@ class OpenedBatches:
                 self._dense.add(key[0])
             return None
         self._misses += 1
-        self._note(key, result, self._keep_small)
+        self._note(key, result, self._small)
         return result
 
     async def open(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal:
@@ -182,41 +177,23 @@ class OpenedBatches:
         opening = self._opening[key] = _Opening()
         try:
             opening.result = result = await trio.to_thread.run_sync(open_batch, stored, limiter=_threads)
-            self._note(key, result, self._keep)
+            self._note(key, result, self._batches)
             return result
         finally:
             del self._opening[key]
             opening.done.set()
 
     def _note(
-        self, key: BatchKey, result: OpenedBatch | Refusal, keep: Callable[[BatchKey, OpenedBatch], None]
+        self, key: BatchKey, result: OpenedBatch | Refusal, cache: BoundedCache[BatchKey, OpenedBatch]
     ) -> None:
         if isinstance(result, OpenedBatch):
-            keep(key, result)
-        else:
-            self._refuse(key, result)
-
-    def _keep(self, key: BatchKey, batch: OpenedBatch) -> None:
-        self._batches[key] = batch
-        self._size_bytes += batch.size_bytes
-        self._shrink()
-
-    def _keep_small(self, key: BatchKey, batch: OpenedBatch) -> None:
-        self._small[key] = batch
-        self._small_bytes += batch.size_bytes
-        while self._small_bytes > self._max_bytes // _SMALL_SHARE and len(self._small) > 1:
-            self._small_bytes -= self._small.pop(next(iter(self._small))).size_bytes
-        self._shrink()
-
-    def _shrink(self) -> None:
-        while self._size_bytes + self._small_bytes > self._max_bytes and len(self._batches) > 1:
-            self._size_bytes -= self._batches.pop(next(iter(self._batches))).size_bytes
-
-    def _refuse(self, key: BatchKey, reason: Refusal) -> None:
+            cache.put(key, result, result.size_bytes - ENTRY_BYTES)
+            self._batches.shrink(self._max_bytes - self._small.bytes)
+            return
         while len(self._refused) >= _REFUSED_KEPT:
             del self._refused[next(iter(self._refused))]
-        self._refused[key] = reason
-        self.count_refused(reason)
+        self._refused[key] = result
+        self.count_refused(result)
 
     def is_dense(self, log: LogId) -> bool:
         """Whether a small batch of that log was too large for the loop. Others may be as well."""
@@ -231,7 +208,7 @@ class OpenedBatches:
         refused = {reason.value: count for reason, count in self._refusals.items()}
         return OpenedBatchesStatistics(
             len(self._batches) + len(self._small),
-            self._size_bytes + self._small_bytes,
+            self._batches.bytes + self._small.bytes,
             self._hits,
             self._misses,
             refused,
