@@ -85,7 +85,7 @@ UNPACKINGS = {
     "kbroker.broker.queues.expiry.Expiry.give_up_parked": _WALKED,
     "kbroker.broker.queues.fetching.ShareFetch._has_min_bytes": _WALKED,
     "kbroker.broker.queues.scanner.Scanner._schedules": _WALKED,
-    "kbroker.broker.queues.schedules.due_now": _WALKED,
+    "kbroker.broker.queues.scanner.due_now": _WALKED,
     "kbroker.broker.queues.sliced_batches.walk": "the fields of a header: one for each batch of a fetch",
     "kbroker.broker.queues.sliced_batches.control_of": _WALKED,
     "kbroker.broker.queues.sliced_batches.split": _WALKED,

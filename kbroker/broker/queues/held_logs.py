@@ -94,9 +94,16 @@ class HeldLogs:
         found = {group_id: hold for group_id, hold in windows.items() if hold is not None}
         if found:
             await self._wait_until_saved()
+        rows, begins_at = self._persister.waiting_rows, partition.log_start_offset
         for group_id, (offset, window_from) in found.items():
-            parked_from = await self._parked_from(group_id, key, partition, offset)
-            found[group_id] = LogHold(max(min(offset, parked_from), partition.log_start_offset), window_from)
+            # The lowest parked record that only the log has.
+            parked = (
+                None
+                if rows is None
+                else await first_parked(rows, group_id, key, begins_at, lambda each: not each.kept)
+            )
+            held_from = offset if parked is None else min(offset, parked.offset)
+            found[group_id] = LogHold(max(held_from, partition.log_start_offset), window_from)
         return found
 
     async def _wait_until_saved(self) -> None:
@@ -118,16 +125,6 @@ class HeldLogs:
         if summary.stands_from is not None:
             held_from = summary.stands_from(held_from).first_open
         return LogHold(held_from, held_from)
-
-    async def _parked_from(
-        self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
-    ) -> int:
-        """The offset of the lowest parked record that only the log has."""
-        rows, begins_at = self._persister.waiting_rows, partition.log_start_offset
-        if rows is None:
-            return otherwise
-        parked = await first_parked(rows, group_id, key, begins_at, lambda each: not each.kept)
-        return otherwise if parked is None else parked.offset
 
 
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:

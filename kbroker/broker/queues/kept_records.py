@@ -220,7 +220,12 @@ class KeptRecords:
             return
         offsets = sorted({offset for group in groups for offset in group.wanted() if offset < ends[-1]})
         room = self._disk_floor.kept_room()
-        records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1]), room))
+        max_bytes = min(BYTES_A_TURN, _freed(segments, ends[-1]), room)
+        states = partition.producers
+        aborted = () if states is None else states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
+        records = await trio.to_thread.run_sync(
+            _read, partition, offsets, max_bytes, aborted, limiter=_threads
+        )
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
         size_bytes = 0
@@ -334,8 +339,7 @@ class KeptRecords:
                 waiter.rearm()
                 persist = log_start.purge(engine, offset)
                 if persist is not None:
-                    if (error := await self._share_partitions.saving.save(loaded, persist)) is not None:
-                        raise error
+                    await self._share_partitions.saving.must_save(loaded, persist)
                 elif parking.is_pending_below(offset):
                     await waiter.wait()
                 else:
@@ -371,53 +375,35 @@ def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
     return pieces
 
 
-async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
-    """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
-    all. Ends before a record that the log does not have, or that is larger than its topic
-    allows."""
-    found: dict[int, bytes] = {}
-    at = 0
-    while at < len(offsets):
-        first = offsets[at]
-        states = partition.producers
-        aborted = () if states is None else states.transactions.aborted_in(first, offsets[-1] + 1)
-        wanted = set(offsets[at:])
-        portion = await trio.to_thread.run_sync(
-            _read_some, partition, first, wanted, max_bytes, aborted, limiter=_threads
-        )
-        found.update(portion)
-        max_bytes -= sum(map(len, portion.values()))
-        if first not in portion:
-            break
-        while at < len(offsets) and offsets[at] in portion:
-            at += 1
-    return found
-
-
-def _read_some(
-    partition: Partition,
-    first: int,
-    wanted: set[int],
-    max_bytes: int,
-    aborted: Sequence[AbortedTransaction],
+def _read(
+    partition: Partition, offsets: Sequence[int], max_bytes: int, aborted: Sequence[AbortedTransaction]
 ) -> dict[int, bytes]:
+    """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
+    all. Ends before a record that the log does not have, or that is larger than its topic allows.
+    Runs in a thread."""
     found: dict[int, bytes] = {}
+    wanted, end_offset = set(offsets), partition.high_watermark
     try:
-        views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
-        for view, position, header in iter_possible(views, partition.high_watermark):
-            if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
+        for first in offsets:
+            if first in found:
                 continue
-            if not crc_is_valid(view, position, header):
-                break
-            is_lost = is_aborted(header.attributes, header.producer_id, header.base_offset, aborted)
-            for record in stored_records(view, position):
-                if record.offset not in wanted:
+            views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=end_offset)
+            for view, position, header in iter_possible(views, end_offset):
+                if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
                     continue
-                batch = copy_of(record, header, is_aborted=is_lost)
-                max_bytes -= len(batch)
-                if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
+                if not crc_is_valid(view, position, header):
                     return found
-                found[record.offset] = batch
+                is_lost = is_aborted(header.attributes, header.producer_id, header.base_offset, aborted)
+                for record in stored_records(view, position):
+                    if record.offset not in wanted or record.offset in found:
+                        continue
+                    batch = copy_of(record, header, is_aborted=is_lost)
+                    max_bytes -= len(batch)
+                    if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
+                        return found
+                    found[record.offset] = batch
+            if first not in found:
+                break
     except (CorruptPayload, KafkaError, StoreFailed) as error:
         logger.info(
             "%s-%d: unfinished records cannot be kept beside the log: %s",

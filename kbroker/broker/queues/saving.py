@@ -159,6 +159,11 @@ class Saving:
             )
         return (await self.save_all(loaded.key[0], [(loaded, persist)]))[loaded]
 
+    async def must_save(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
+        """Save, if there is a change. Raises KafkaError; the engine then keeps it as unsaved."""
+        if persist is not None and (error := await self.save(loaded, persist)) is not None:
+            raise error
+
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
         """Save in the background changes that no client waits for: expired locks, released records,
         a moved log start."""

@@ -2,7 +2,7 @@
 `kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
 One task for each share-partition in memory reads its log ahead of the members. It opens batches and
-finds the headers that schedule records (schedules.py) and the keys. The engine then
+finds the headers that schedule records (formats/schedule_headers.py) and the keys. The engine then
 parks records that are due later, and queues records behind others with their keys. A batch without
 these headers is not parsed where keys do not matter. The task also expires records (expiry.py). It
 sleeps while members have enough to do, and appends wake it.
@@ -24,7 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -33,15 +33,15 @@ from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.record_places import Runs
+from kbroker.broker.queues.record_places import Runs, is_sparse, runs_of_payload
 from kbroker.broker.queues.saving import Saving
-from kbroker.broker.queues.schedules import WALKS, Schedules, due_now, looked_at
 from kbroker.broker.queues.sliced_batches import Walked, control_of, holes_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
-from kbroker.formats.batches import read_header
-from kbroker.formats.record_keys import BatchKeys
-from kbroker.formats.schedule_headers import Oddity
+from kbroker.formats.batches import read_header, records_payload, stored_records
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, CorruptPayload, TooLarge
+from kbroker.formats.record_keys import BatchKeys, keys_of
+from kbroker.formats.schedule_headers import MARK, Oddity, offsets_without, schedule_of
 from kbroker.formats.turns import Turn
 from kbroker.seldom import Seldom
 from kbroker.share import log_start, scanning
@@ -49,6 +49,7 @@ from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
+from kbroker.share.runs import joined_runs
 from kbroker.share.share_partition import SharePartition
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ _AHEAD_BYTES = 4 << 20
 _threads: Final = trio.CapacityLimiter(2)
 """Read the batches that are too large for a turn of the loop; in the worst case each takes twice 64
 MiB."""
+_WALKS: Final = 3
+"""How often looked_at() may walk over the records of a batch."""
 _KEPT_KEYS = 20_000
 """The keys of a batch in which a scan has stopped midway are kept, up to so many; larger batches
 are reopened."""
@@ -72,6 +75,17 @@ _MEANING = {
     Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come "
     "earlier",
 }
+
+
+class Schedules(NamedTuple):
+    """One batch: `due` has the offsets of records that are due later, and their due times; `odd`
+    counts malformed schedules; `keys` are given where they matter, and `runs` of offsets with
+    records for a batch with holes."""
+
+    due: list[tuple[int, int]]
+    odd: Counter[Oddity]
+    keys: BatchKeys | None = None
+    runs: Runs | None = None
 
 
 class Scanner:
@@ -153,9 +167,7 @@ class Scanner:
         partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
             self._saving.save_later(loaded, log_start.log_start_moved(engine, partition.log_start_offset))
-        persist = scanning.park_again(engine, wall_clock_ms())
-        if persist is not None:
-            await self._save(loaded, persist)
+        await self._save(loaded, scanning.park_again(engine, wall_clock_ms()))
         if engine.key_order is not None:
             await self._see_to_keys(loaded, engine)
         has_expired = engine.settings.ttl_ms > 0 and await self._expiry.look(loaded, engine)
@@ -197,9 +209,12 @@ class Scanner:
         if engine.key_order is not None:
             most = min(most, engine.key_order.most_at_once())
         batches = loaded.walk(views, offset, most, end_offset)
-        if not batches:
-            return self._end_learning(loaded, engine, offset)
         order = engine.key_order
+        if not batches:  # The log ends here.
+            if order is None or order.has_learnt:
+                return False
+            self._scanned(loaded, engine, offset, offset, [], [], {}, Keys({}, {}, order.learn_to))
+            return True
         with _lookup(order):
             due, keys_of_batches, runs = await self._schedules(loaded, batches, engine.settings, known)
             last = min(max(offset, batches[0][0]) + most - 1, batches[-1][1])
@@ -212,8 +227,7 @@ class Scanner:
             if loaded.gone or scanning.scan_from(engine) != offset or engine.key_order is not order:
                 return True  # Another task has moved the window meanwhile.
             persist = self._scanned(loaded, engine, offset, last, batches, due, runs, keys)
-        if persist is not None:
-            await self._save(loaded, persist)
+        await self._save(loaded, persist)
         # Behind a long hole nothing fits into the window before the SPSO has passed.
         return scanning.scan_from(engine) != offset
 
@@ -221,8 +235,7 @@ class Scanner:
         """A change that was not saved may keep a key waiting, and so may parked records whose keys
         are unknown: look these up, and let those that are due join the window. Raises
         KafkaError."""
-        if (persist := engine.retry_unsaved()) is not None:
-            await self._save(loaded, persist)
+        await self._save(loaded, engine.retry_unsaved())
         order = engine.key_order
         if order is None or not order.asked or not order.has_learnt:
             return
@@ -241,24 +254,6 @@ class Scanner:
         if self._rows is None or engine.parking is None or engine.parking.knows_redeliveries:
             return {}
         return await self._rows.read_keys(*loaded.key, hashes)
-
-    def _end_learning(self, loaded: LoadedSharePartition, engine: SharePartition, offset: int) -> bool:
-        """The log ends at `offset`. False: all keys were known."""
-        order = engine.key_order
-        if order is None or order.has_learnt:
-            return False
-        scanning.scanned(
-            engine,
-            offset,
-            (),
-            (),
-            (),
-            now_ms=now_ms(),
-            wall_ms=wall_clock_ms(),
-            keys=Keys({}, {}, order.learn_to),
-        )
-        loaded.waiters.wake_all()
-        return True
 
     def _scanned(
         self,
@@ -293,12 +288,12 @@ class Scanner:
         loaded.waiters.wake_all()
         return persist
 
-    async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
-        """Synced on return, so that a scan cannot outrun a store that keeps recent changes in
-        memory. Raises KafkaError, StoreFailed."""
-        if (error := await self._saving.save(loaded, persist)) is not None:
-            raise error
-        await self._flush()
+    async def _save(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
+        """A change is synced on return, so that a scan cannot outrun a store that keeps recent
+        changes in memory. Raises KafkaError, StoreFailed."""
+        if persist is not None:
+            await self._saving.must_save(loaded, persist)
+            await self._flush()
 
     async def _schedules(
         self,
@@ -364,13 +359,74 @@ def _lookup(order: KeyOrder | None) -> Iterator[None]:
 async def _looked_at(stored: memoryview, settings: ShareSettings, turn: Turn) -> Schedules:
     """On the loop if the batch is small, else in a thread. May wait."""
     header, found = read_header(stored), None
-    if not turn.allows(header, walks=WALKS) and Turn().allows(header, walks=WALKS):
+    if not turn.allows(header, walks=_WALKS) and Turn().allows(header, walks=_WALKS):
         await trio.lowlevel.checkpoint()
         turn.renew()
-    if turn.allows(header, walks=WALKS):
+    if turn.allows(header, walks=_WALKS):
         found = looked_at(stored, wall_clock_ms(), settings, turn)
     if found is None:
         found = await trio.to_thread.run_sync(looked_at, stored, wall_clock_ms(), settings, limiter=_threads)
         turn.renew()
     assert found is not None
+    return found
+
+
+def looked_at(
+    stored: memoryview, wall_ms: int, settings: ShareSettings, turn: Turn | None = None
+) -> Schedules | None:
+    """`turn`: that of the loop, if it is called there. None: the batch must be opened in a thread.
+    A batch that cannot be read has no schedules; the member that gets it notices that."""
+    header = read_header(stored)
+    try:
+        max_bytes = turn.bytes_left if turn else DEFAULT_MAX_BYTES
+        payload = bytes(records_payload(stored, header, max_bytes=max_bytes))
+    except CorruptPayload as error:
+        if turn is not None:
+            turn.end()
+            if isinstance(error, TooLarge):
+                return None
+        return Schedules([], Counter(), BatchKeys(header.base_offset) if settings.ordered else None)
+    if turn is not None:
+        turn.spend(header, len(payload), _WALKS * header.record_count)
+    due, odd = _schedules_of(stored, payload, wall_ms, settings) if settings.schedules else ([], Counter())
+    runs = runs_of_payload(payload, header) if is_sparse(stored) else None
+    return Schedules(due, odd, keys_of(stored, payload) if settings.ordered else None, runs)
+
+
+def _schedules_of(
+    stored: memoryview, payload: bytes, wall_ms: int, settings: ShareSettings
+) -> tuple[list[tuple[int, int]], Counter[Oddity]]:
+    due: list[tuple[int, int]] = []
+    odd: Counter[Oddity] = Counter()
+    try:
+        for record in stored_records(stored, payload=payload) if MARK in payload else ():
+            due_ms, oddity = schedule_of(record, wall_ms, settings.max_delay_ms)
+            if due_ms is not None:
+                due.append((record.offset, due_ms))
+            if oddity is not None:
+                odd[oddity] += 1
+    except CorruptPayload:
+        due.clear()
+    return due, odd
+
+
+def due_now(batches: Sequence[Walked]) -> list[tuple[int, int]]:
+    """Runs of records that have no schedule, by their first and last offset. Records that may have
+    one are left out: decoding them takes as long as parking them."""
+    found: list[tuple[int, int]] = []
+    for base_offset, last_offset, is_control, view, start, end in batches:
+        stored = view[start:end]
+        header = read_header(stored)
+        try:
+            payload = bytes(records_payload(stored, header))
+            marks = payload.count(MARK)
+            if is_control or marks >= header.record_count:
+                continue
+            if marks:
+                offsets = offsets_without(MARK, stored, payload)
+                found += joined_runs([(offset, offset) for offset in offsets])
+            else:
+                found.append((base_offset, last_offset))
+        except CorruptPayload:
+            continue
     return found
