@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import trio
 
 from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.expiry import must_wait
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
@@ -37,6 +39,7 @@ from kbroker.broker.queues.sliced_batches import (
     whole_batches,
 )
 from kbroker.formats.batches import Buffer
+from kbroker.metrics import WaitMetrics
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share import log_start, offers
 from kbroker.share.acquire import Batches
@@ -52,6 +55,26 @@ _BYTES_PER_RECORD = 4 << 10
 _is_control = itemgetter(2)
 
 
+class ShareLimits(NamedTuple):
+    """Limits of a ShareFetch. `min_bytes` and `max_bytes` are already capped by the broker's."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    mode: AcquireMode
+
+
+class ShareFetchContext(NamedTuple):
+    """The parts of the broker that each ShareFetch uses."""
+
+    share_partitions: SharePartitions
+    topics: Topics
+    opened_batches: OpenedBatches
+    waits: WaitMetrics
+
+
 class Acquiring:
     """One fetch.
 
@@ -63,43 +86,33 @@ class Acquiring:
           session.
     """
 
-    def __init__(
-        self,
-        share_partitions: SharePartitions,
-        opened_batches: OpenedBatches,
-        plan: FetchPlan,
-        max_records: int,
-        batch_size: int,
-        mode: AcquireMode,
-    ) -> None:
+    def __init__(self, context: ShareFetchContext, plan: FetchPlan, limits: ShareLimits) -> None:
+        self._share_partitions, _, self._opened_batches, _ = context
         self.rows: dict[TopicPartition, ShareFetchRow] = {}
-        self.budget = max_records
+        self.budget = limits.max_records
         self.taken = 0
-        self.exact = mode is AcquireMode.RECORD_LIMIT
+        self.exact = limits.mode is AcquireMode.RECORD_LIMIT
         self.has_read = False
-        self.is_current = partial(share_partitions.sessions.is_current, plan)
-        self._share_partitions = share_partitions
-        self._opened_batches = opened_batches
+        self.is_current = partial(self._share_partitions.sessions.is_current, plan)
         self._member_id = plan.session.key.member_id
-        self._batch_size = batch_size
+        self._batch_size = limits.batch_size
 
     async def acquire(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None
+        self, loaded: LoadedSharePartition, engine: SharePartition, share_bytes: int, known: int | None
     ) -> bool:
         """Acquire the next records of one share-partition. `known`: the offset to acquire from, if
         nothing has waited since it was found. False: nothing was acquired. Raises KafkaError for a
         log that cannot be read."""
-        engine = loaded.engine
         if loaded.committed is not None and await loaded.committed.load():
             known = None
         end_offset = loaded.visible.high_watermark
         opener = self._opener(loaded) if self.exact else None
-        while engine is not None:
+        while True:
             fetch_offset, known = offers.offset_to_acquire(engine) if known is None else known, None
             if fetch_offset is None or fetch_offset >= end_offset:
-                break
+                return False
             if engine.settings.ttl_ms and must_wait(engine):
-                break
+                return False
             wanted = self.budget + max(0, engine.end_offset - fetch_offset + 1)
             if engine.settings.scans:
                 wanted = offers.offsets_to_read(engine, fetch_offset, self.budget)
@@ -122,13 +135,12 @@ class Acquiring:
                     return False
                 if has_changed:
                     continue
-            if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
+            if self._take(loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
             self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if offers.offset_to_acquire(engine) in (None, fetch_offset):
                 return False
             await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
-        return False
 
     def _opener(self, loaded: LoadedSharePartition) -> BatchOpener:
         return BatchOpener(self._opened_batches, loaded.partition.log, loaded.plain)
@@ -152,7 +164,6 @@ class Acquiring:
 
     def _take(
         self,
-        partition: TopicPartition,
         loaded: LoadedSharePartition,
         engine: SharePartition,
         fetch_offset: int,
@@ -189,18 +200,17 @@ class Acquiring:
             records = taken_records(batches, ranges, opener, share_bytes)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
-        self._answer(partition, loaded, engine, ranges, records)
+        self._answer(loaded, engine, ranges, records)
         return True
 
     async def acquire_parked(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
+        self, loaded: LoadedSharePartition, engine: SharePartition, share_bytes: int
     ) -> bool:
         """Like acquire(), for parked records of one share-partition that are due."""
-        engine, opener = loaded.engine, self._opener(loaded)
+        opener = self._opener(loaded)
         if loaded.committed is not None:
             await loaded.committed.load()
-        while engine is not None and offers.parked_ready(engine) and self.budget > 0:
-            assert engine.parking is not None
+        while engine.parking is not None and offers.parked_ready(engine) and self.budget > 0:
             if engine.settings.ttl_ms and must_wait(engine):
                 break
             self.has_read = True
@@ -231,7 +241,7 @@ class Acquiring:
             if ranges:
                 loaded.is_parked_turn = False
                 records = taken_records(plan.batches, ranges, opener, share_bytes)
-                self._answer(partition, loaded, engine, ranges, records)
+                self._answer(loaded, engine, ranges, records)
                 self._share_partitions.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
@@ -258,12 +268,12 @@ class Acquiring:
 
     def _answer(
         self,
-        partition: TopicPartition,
         loaded: LoadedSharePartition,
         engine: SharePartition,
         ranges: list[AcquiredRange],
         records: Sequence[Buffer],
     ) -> None:
+        partition = loaded.key[1]
         self._share_partitions.schedule(loaded)
         self._share_partitions.scanner.resume(loaded)
         for first, last, _ in ranges:
