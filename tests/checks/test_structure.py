@@ -81,7 +81,7 @@ BASES = {
 UNPACKINGS = {
     "kbroker.broker.queues.acquiring.Acquiring._unopened": _WALKED,
     "kbroker.broker.queues.acquiring.Acquiring._take": _WALKED,
-    "kbroker.broker.queues.committed.CommittedLog._marked": _WALKED,
+    "kbroker.broker.queues.loaded.CommittedLog._marked": _WALKED,
     "kbroker.broker.queues.expiry.Expiry.give_up_parked": _WALKED,
     "kbroker.broker.queues.fetching.ShareFetch._has_min_bytes": _WALKED,
     "kbroker.broker.queues.scanner.Scanner._schedules": _WALKED,

@@ -6,7 +6,7 @@ delivers only the records that it acquires (sliced_batches.py). A fetch is exact
 mode, and in each mode where the group has a prefetch limit: a member then gets no more than it has
 room for.
 
-Groups with such settings are kept from aborted batches (committed.py) and from expired records
+Groups with such settings are kept from aborted batches (loaded.py) and from expired records
 (expiry.py) here; fetches of others do no additional work.
 
 Acquiring and answering are one step, so a compressed batch is opened before that. While a read or

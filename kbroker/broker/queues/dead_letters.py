@@ -245,10 +245,8 @@ class DeadLetters(DeadLetterHooks):
         StoreFailed, NotYet."""
         cursor = work.cursor
         if cursor is not None:
-            is_there = (
-                cursor.topic_id,
-                cursor.partition,
-            ) == target.log and cursor.offset <= target.high_watermark
+            place = cursor.topic_id, cursor.partition
+            is_there = place == target.log and cursor.offset <= target.high_watermark
             if is_there and (work.uncertain or target.high_watermark - cursor.offset < CURSOR_LAG):
                 await work.saved.wait()
                 return
@@ -323,15 +321,10 @@ class DeadLetters(DeadLetterHooks):
     def _end(self, work: Work, loaded: LoadedSharePartition) -> None:
         """Called after a while with nothing to do: end the work, unless records are still
         ARCHIVING."""
-        present = self._share_partitions.find(*work.key)
-        if (
-            loaded.engine is None
-            or archiving.has_archiving(loaded.engine)
-            or (present is not None and present is not loaded)
-        ):
-            return
-        self._close(work)
-        self._share_partitions.retire_unless_used(loaded)
+        present = self._share_partitions.find(*work.key) or loaded
+        if present is loaded and loaded.engine is not None and not archiving.has_archiving(loaded.engine):
+            self._close(work)
+            self._share_partitions.retire_unless_used(loaded)
 
     async def _find(self, work: Work) -> LoadedSharePartition | None:
         """The loaded share-partition; None if it no longer exists. Raises KafkaError."""
@@ -345,9 +338,8 @@ class DeadLetters(DeadLetterHooks):
         if loaded is None:
             # A group that was deleted just before a crash, or whose start is undecided again, has
             # no ARCHIVING records.
-            summary = (
-                await self._persister.read_summary(group_id, [ReadRequest(partition, source.leader_epoch)])
-            )[0]
+            request = ReadRequest(partition, source.leader_epoch)
+            (summary,) = await self._persister.read_summary(group_id, [request])
             if summary.code is ErrorCode.none and summary.start_offset < 0:
                 return None
         return await self._share_partitions.load(group_id, partition)

@@ -34,9 +34,8 @@ from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.committed import is_aborted
 from kbroker.broker.queues.held_logs import HeldLogs, LogHold
-from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.loaded import LoadedSharePartition, is_aborted
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import crc_is_valid, stored_records
@@ -182,7 +181,7 @@ class KeptRecords:
         loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None
-        self._share_partitions.parked.prepare(engine, 0, engine.settings, must=True)
+        self._share_partitions.parked.prepare(engine, 0, must=True)
         parking = engine.parking
         if parking is None:
             return None
@@ -289,7 +288,7 @@ class KeptRecords:
             for group_id in self._held_logs.groups_of(key):
                 number = await rows.count(group_id, key, 0, offset, only_kept=True)
                 if number:
-                    await self._purge(group_id, partition, key, offset)
+                    await self._purge(group_id, key, offset)
                     self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
@@ -316,7 +315,7 @@ class KeptRecords:
 
         return report
 
-    async def _purge(self, group_id: str, partition: Partition, key: TopicPartition, offset: int) -> None:
+    async def _purge(self, group_id: str, key: TopicPartition, offset: int) -> None:
         loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None

@@ -93,7 +93,6 @@ class SharePartitions:
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._load_turns = LoadTurns()
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
-        self._dead_letters = DeadLetterHooks()
         self.held: dict[str, HeldRecords] = {}
         """The records that members hold, for groups with a prefetch limit and a share-partition in
         memory."""
@@ -112,7 +111,7 @@ class SharePartitions:
 
     def notify(self, dead_letters: DeadLetterHooks) -> None:
         """Have the writer of dead letters notified from now on."""
-        self._dead_letters = self.saving.dead_letters = dead_letters
+        self.saving.dead_letters = dead_letters
 
     # -- finding and loading
 
@@ -186,12 +185,12 @@ class SharePartitions:
         if not loaded.gone:
             loaded.use(engine, self.settings(group_id))  # Perhaps altered while the state was read.
             loaded.engine = engine
-            self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
+            self.parked.prepare(engine, waiting, kept_from=kept_from)
             self._count_held(group_id, engine)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
-            self._dead_letters.loaded(loaded)
+            self.saving.dead_letters.loaded(loaded)
             self.parked.see_to(loaded)
             self.scanner.see_to(loaded)
             self.retire(loaded)
@@ -235,7 +234,7 @@ class SharePartitions:
     def forget_group(self, group_id: str) -> None:
         for loaded in list(self._groups.get(group_id, {}).values()):
             self._forget(loaded)
-        self._dead_letters.forget_group(group_id)
+        self.saving.dead_letters.forget_group(group_id)
         self.metrics.pop(group_id, None)
 
     def forget_topic(self, topic: Sequence[Partition]) -> None:
@@ -244,7 +243,7 @@ class SharePartitions:
             self._forget(loaded)
         for metrics in self.metrics.values():
             metrics.forget(logs)
-        self._dead_letters.forget_topic(topic)
+        self.saving.dead_letters.forget_topic(topic)
 
     def retire_unless_used(self, loaded: LoadedSharePartition) -> None:
         """Mark it for retirement if its group has no sessions. Called for one that was loaded
@@ -266,20 +265,17 @@ class SharePartitions:
     def settings_changed(self, group_id: str | None = None) -> None:
         """The configs of one group, or of the broker (None), were altered. They apply to the next
         locks and fetches."""
-        for (group, _), loaded in self._loaded.items():
-            if loaded.engine is not None and group_id in (None, group):
-                counted = loaded.engine.settings.prefetch > 0
-                loaded.use(loaded.engine, self.settings(group))
-                self.parked.prepare(loaded.engine, 0, loaded.engine.settings)
-                self.scanner.see_to(loaded)
-                if counted != (loaded.engine.settings.prefetch > 0):
-                    self._count_held(group, loaded.engine)
-                loaded.waiters.wake_all()
-        for loaded in [
-            each
-            for each in self._loaded.values()
-            if each.engine is not None and group_id in (None, each.key[0])
-        ]:
+        for loaded in self.loaded():
+            engine, group = loaded.engine, loaded.key[0]
+            if engine is None or group_id not in (None, group):
+                continue
+            counted = engine.settings.prefetch > 0
+            loaded.use(engine, self.settings(group))
+            self.parked.prepare(engine, 0)
+            self.scanner.see_to(loaded)
+            if counted != (engine.settings.prefetch > 0):
+                self._count_held(group, engine)
+            loaded.waiters.wake_all()
             self.retire(loaded)  # It may have worked alone until now.
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
@@ -373,7 +369,7 @@ class SharePartitions:
         assert engine is not None
         end_waits(loaded)
         if archiving.has_dead_letters(engine):
-            self._dead_letters.wake(loaded)
+            self.saving.dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
             self.saving.save_later(loaded, engine.retry_unsaved())
         if engine.key_order is not None:
