@@ -62,10 +62,9 @@ from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share import archiving
 from kbroker.share.dead_letter import MESSAGES, Origin
-from kbroker.share.effects import DeadLetter, Persist
+from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import REJECTED, Persister, ReadRequest, TopicPartition
 from kbroker.share.reasons import Reason
-from kbroker.share.rejections import without_reasons
 from kbroker.share.runs import runs_of
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import Change, StateStore
@@ -376,9 +375,7 @@ class DeadLetters(DeadLetterHooks):
         """Save changes whose save has failed; dead letters and another cursor have to wait for
         them. Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
-        persist = engine.retry_unsaved()
-        if persist is not None and (error := await self._save_without_reasons(loaded, persist)) is not None:
-            raise error
+        await self._share_partitions.saving.must_save(loaded, engine.retry_unsaved())
         if nothing_under_way and work.known is engine:
             work.uncertain = False
 
@@ -493,9 +490,11 @@ class DeadLetters(DeadLetterHooks):
             logger.warning(what, unread)
         persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
-        if persist is not None and (error := await self._save_without_reasons(loaded, persist)) is not None:
+        try:
+            await self._share_partitions.saving.must_save(loaded, persist)
+        except KafkaError:
             work.uncertain = True
-            raise error
+            raise
 
     async def _reasons_of(self, work: Work, offsets: Sequence[int]) -> dict[int, Reason]:
         """The reasons of rejections (share/reasons.py) of the records at these rising offsets, as
@@ -509,15 +508,6 @@ class DeadLetters(DeadLetterHooks):
                 break
             at = some[-1].offset + 1
         return found
-
-    async def _save_without_reasons(
-        self, loaded: LoadedSharePartition, persist: Persist
-    ) -> KafkaError | None:
-        """Save, together with the removal of void reasons."""
-        if loaded.void_reasons:
-            reasons = without_reasons(sorted(loaded.void_reasons), persist.reasons)
-            persist = persist._replace(reasons=reasons)
-        return await self._share_partitions.saving.save(loaded, persist)
 
     def _counters(self, work: Work) -> GroupDeadLetters:
         if work.closed:  # Its group may be deleted, and unfinished work must not recreate the counters.

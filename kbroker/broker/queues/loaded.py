@@ -125,8 +125,8 @@ class LoadedSharePartition:
         self.to_save: list[Persist] = []
         """Changes that no client waits for, and that no write has included yet."""
         self.void_reasons: set[int] = set()
-        """Offsets whose reason (share/reasons.py) the next write of dead letters removes: a failed
-        write may have left it, or the dead letter is written."""
+        """Offsets whose reason (share/reasons.py) the next write removes: a failed write may have
+        left it, or the dead letter is written."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
 

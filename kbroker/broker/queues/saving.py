@@ -99,8 +99,8 @@ class Saving:
         for loaded, persist in saves:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
-                if persist.reasons or loaded.void_reasons:
-                    saves, persist = _with_reasons(saves, loaded, persist)
+            if persist.reasons or loaded.void_reasons:
+                saves, persist = _with_reasons(saves, loaded, persist)
             requests.append(_write_request((loaded.key[1], *persist[1:])))
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
