@@ -348,7 +348,11 @@ class DeadLetters(DeadLetterHooks):
         prevents it."""
         engine = loaded.engine
         assert engine is not None
-        await self._save_again(work, loaded, engine)
+        # Dead letters and another cursor have to wait for changes whose save has failed.
+        nothing_under_way = not engine.statistics().writes_under_way
+        await self._share_partitions.saving.must_save(loaded, engine.retry_unsaved())
+        if nothing_under_way and work.known is engine:
+            work.uncertain = False
         letters = archiving.take(engine)
         if not letters:
             self._note_room(work, loaded, None, 0)
@@ -370,14 +374,6 @@ class DeadLetters(DeadLetterHooks):
         if work.known is not engine:
             work.known, work.uncertain = engine, False
         return True
-
-    async def _save_again(self, work: Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """Save changes whose save has failed; dead letters and another cursor have to wait for
-        them. Raises KafkaError."""
-        nothing_under_way = not engine.statistics().writes_under_way
-        await self._share_partitions.saving.must_save(loaded, engine.retry_unsaved())
-        if nothing_under_way and work.known is engine:
-            work.uncertain = False
 
     async def _find_written(
         self, work: Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]

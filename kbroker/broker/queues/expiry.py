@@ -196,7 +196,10 @@ class Expiry:
             batches = loaded.walk(views, offset, 1, end_offset)
             if not loaded.gone:
                 has_changed = await self.give_up(loaded, engine, batches)
-                loaded.expires_ms = self._first_of(loaded, engine, batches)
+                if len(batches) == 1 and not batches[0][2]:
+                    header = read_header(batches[0][3], batches[0][4])
+                    times = self._known.get(_key(partition, header, schedules=engine.settings.schedules))
+                    loaded.expires_ms = None if times is None else times.earliest_ms
         if engine.parking is not None and engine.parking.ready and not loaded.gone:
             has_changed |= await self._look_at_parked(loaded, engine)
         return has_changed
@@ -236,16 +239,6 @@ class Expiry:
         return has_changed
 
     # -- times of batches
-
-    def _first_of(
-        self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
-    ) -> int | None:
-        """When the first age of the oldest batch starts; None: `give_up` has not learnt it."""
-        if len(batches) != 1 or batches[0][2]:
-            return None
-        header = read_header(batches[0][3], batches[0][4])
-        times = self._known.get(_key(loaded.partition, header, schedules=engine.settings.schedules))
-        return None if times is None else times.earliest_ms
 
     def _find(
         self, partition: Partition, stored: memoryview, turn: Turn, *, schedules: bool

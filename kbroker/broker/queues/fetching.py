@@ -7,7 +7,7 @@ that can deliver. acquiring.py reads and acquires; Connection.wait_for() is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 from weakref import ref
@@ -194,8 +194,10 @@ class ShareFetch:
         if not turns or turns[0][1].settings.paused:
             self._usable = 0
             return False
-        if priorities := turns[0][1].settings.priorities:
-            turns = _of_highest_priority(turns, dict(priorities))
+        if priorities := dict(turns[0][1].settings.priorities):
+            ranks = [priorities.get(loaded.partition.topic_name, 0) for loaded, _, _ in turns]
+            highest = max(ranks)
+            turns = [turn for turn, rank in zip(turns, ranks, strict=True) if rank == highest]
         share_bytes = max_bytes // self._usable or 1
         if self._limits.min_bytes > 1 and not is_last and not await self._has_min_bytes(turns, share_bytes):
             return False
@@ -308,10 +310,3 @@ class ShareFetch:
             loaded.turns.wake()  # Another fetch may take the records that this one was woken for and left.
         if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
             del self._held.notify[self._member_id]
-
-
-def _of_highest_priority(turns: Sequence[Turn], priorities: Mapping[str, int]) -> list[Turn]:
-    """Those whose topics have the highest priority (`kbroker.queue.priorities`); 0 if not named."""
-    ranks = [priorities.get(loaded.partition.topic_name, 0) for loaded, _, _ in turns]
-    highest = max(ranks)
-    return [turn for turn, rank in zip(turns, ranks, strict=True) if rank == highest]

@@ -93,7 +93,12 @@ class HeldLogs:
         }
         found = {group_id: hold for group_id, hold in windows.items() if hold is not None}
         if found:
-            await self._wait_until_saved()
+            # The holds may depend on writes under way: a commit behind them succeeds only if they
+            # do. Only then is every record that has left the window, unfinished, readable as a
+            # parked one.
+            for commits in self._stores:
+                await commits.commit([])
+                await commits.flush()
         rows, begins_at = self._persister.waiting_rows, partition.log_start_offset
         for group_id, (offset, window_from) in found.items():
             # The lowest parked record that only the log has.
@@ -105,14 +110,6 @@ class HeldLogs:
             held_from = offset if parked is None else min(offset, parked.offset)
             found[group_id] = LogHold(max(held_from, partition.log_start_offset), window_from)
         return found
-
-    async def _wait_until_saved(self) -> None:
-        """Wait for the writes under way, on which the holds may depend, by a commit behind them: it
-        succeeds only if they do. Only then is every record that has left the window, unfinished,
-        readable as a parked one."""
-        for commits in self._stores:
-            await commits.commit([])
-            await commits.flush()
 
     async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> LogHold | None:
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])

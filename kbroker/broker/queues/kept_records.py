@@ -124,49 +124,45 @@ class KeptRecords:
         log start; None: the first unfinished record, as in a work queue.
 
         Raises KafkaError, NoSpace and StoreFailed; records that were kept before that stay kept."""
-        if self._rows is not None:
-            async with self._lock(partition):
-                await self._make_way(partition, segments, asked)
+        if self._rows is None:
+            return
+        async with self._lock(partition):
+            if partition.must_load_transactions:
+                await partition.load_producers()
+            # Whether a record's transaction was aborted must be known when its copy is made.
+            stable = partition.last_stable_offset
+            ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= stable]
+            closed_to = self._closed_to.get(partition, -1)
+            self._closed_to[partition] = ends[-1] if ends else -1
+            limit = max([closed_to, *ends[:-1]]) if asked is None else asked
+            ends = [end for end in ends if end <= limit]
+            if not ends:
+                return
+            holds = {
+                group_id: hold
+                for group_id, hold in (await self._held_logs.holds(partition)).items()
+                if hold.offset < ends[-1]
+            }
+            lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
+            ends = [end for end in ends if end > lowest]
+            if not ends or any(hold.window_from is None for hold in holds.values()):
+                return
+            groups: list[_Group] = []
+            try:
+                for group_id, hold in holds.items():
+                    group = await self._look(group_id, partition, hold, ends[-1])
+                    if group is None:
+                        return
+                    groups.append(group)
+                await self._keep(partition, segments, ends, groups)
+            finally:
+                for group in groups:
+                    assert group.engine.parking is not None
+                    group.engine.parking.end_look(group.look)
+                    self._share_partitions.retire_unless_used(group.loaded)
 
     def _lock(self, partition: Partition) -> trio.Lock:
         return self._locks.setdefault(partition, trio.Lock())
-
-    async def _make_way(
-        self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
-    ) -> None:
-        if partition.must_load_transactions:
-            await partition.load_producers()
-        # Whether a record's transaction was aborted must be known when its copy is made.
-        stable = partition.last_stable_offset
-        ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= stable]
-        closed_to = self._closed_to.get(partition, -1)
-        self._closed_to[partition] = ends[-1] if ends else -1
-        limit = max([closed_to, *ends[:-1]]) if asked is None else asked
-        ends = [end for end in ends if end <= limit]
-        if not ends:
-            return
-        holds = {
-            group_id: hold
-            for group_id, hold in (await self._held_logs.holds(partition)).items()
-            if hold.offset < ends[-1]
-        }
-        lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
-        ends = [end for end in ends if end > lowest]
-        if not ends or any(hold.window_from is None for hold in holds.values()):
-            return
-        groups: list[_Group] = []
-        try:
-            for group_id, hold in holds.items():
-                group = await self._look(group_id, partition, hold, ends[-1])
-                if group is None:
-                    return
-                groups.append(group)
-            await self._keep(partition, segments, ends, groups)
-        finally:
-            for group in groups:
-                assert group.engine.parking is not None
-                group.engine.parking.end_look(group.look)
-                self._share_partitions.retire_unless_used(group.loaded)
 
     async def _look(
         self, group_id: str, partition: Partition, hold: LogHold, end_offset: int

@@ -39,7 +39,6 @@ from kbroker.share.persister import (
     ReadResult,
     Result,
     TopicPartition,
-    WaitingRows,
     WriteRequest,
     begin_anew,
 )
@@ -245,18 +244,16 @@ class Load:
             found = await rows.read_from(self._group_id, self._key, REJECTED, at, None, _REASONS_AT_ONCE)
             void = []
             for offset, _ in found:
-                is_here = any(batch.first_offset <= offset <= batch.last_offset for batch in archiving)
-                if not is_here and not await self._is_parked(rows, offset):
+                if any(batch.first_offset <= offset <= batch.last_offset for batch in archiving):
+                    continue
+                parked = await rows.read_from(self._group_id, self._key, PARKED, offset, offset + 1, 1)
+                if not parked or parked[0].lane is not Lane.ARCHIVING:
                     void.append(ReasonChange(offset, None))
             if void:
                 await self._write(state, _UNCHANGED, reasons=void)
             if len(found) < _REASONS_AT_ONCE:
                 break
             at = found[-1].offset + 1
-
-    async def _is_parked(self, rows: WaitingRows, offset: int) -> bool:
-        found = await rows.read_from(self._group_id, self._key, PARKED, offset, offset + 1, 1)
-        return bool(found) and found[0].lane is Lane.ARCHIVING
 
     async def _cut(self, state: ReadResult, end_offset: int) -> tuple[int, tuple[StateBatch, ...]]:
         logger.warning(

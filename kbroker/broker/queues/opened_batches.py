@@ -135,8 +135,9 @@ class OpenedBatches:
         self._small: BoundedCache[BatchKey, OpenedBatch] = BoundedCache(max_bytes // _SMALL_SHARE, least=1)
         self._refused: dict[BatchKey, Refusal] = {}
         self._opening: dict[BatchKey, _Opening] = {}
-        self._dense: set[LogId] = set()
-        """Logs with small batches that are too large for the loop when they are decompressed."""
+        self.dense: set[LogId] = set()
+        """Logs with a small batch that was too large for the loop when it was decompressed. Others
+        may be as well."""
         self._hits = self._misses = 0
         self._refusals = dict.fromkeys(Refusal, 0)
 
@@ -153,7 +154,7 @@ class OpenedBatches:
         result = open_batch(stored, max_bytes=max_bytes)
         if result is Refusal.TOO_LARGE:
             if max_bytes == TURN_BYTES:
-                self._dense.add(key[0])
+                self.dense.add(key[0])
             return None
         self._misses += 1
         self._note(key, result, self._small)
@@ -194,10 +195,6 @@ class OpenedBatches:
             del self._refused[next(iter(self._refused))]
         self._refused[key] = result
         self.count_refused(result)
-
-    def is_dense(self, log: LogId) -> bool:
-        """Whether a small batch of that log was too large for the loop. Others may be as well."""
-        return log in self._dense
 
     def count_refused(self, reason: Refusal) -> None:
         """Count a batch that cannot be cut. Called directly for those that are not in this cache;
@@ -277,7 +274,7 @@ class BatchOpener:
                 return False
             header = read_header(stored)
             left -= header.record_count + _AS_RECORDS
-            return left <= 0 or self._cache.is_dense(self._log) or not turn.allows(header)
+            return left <= 0 or self._log in self._cache.dense or not turn.allows(header)
 
         return ends
 

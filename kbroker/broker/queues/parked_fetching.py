@@ -8,7 +8,7 @@ record that has left the log is a batch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -58,7 +58,12 @@ async def plan_parked(
     offsets, taken, lost = list[int](), set[int](), list[int]()
     batches: list[Walked] = []
     walked = 0
-    leaders = _leaders(parking, room, None if committed is None else committed.high_watermark)
+    leaders: Sequence[int]
+    if committed is None:
+        leaders = parking.in_turn(room)
+    else:  # Records behind an open transaction have to wait.
+        end_offset, ready = committed.high_watermark, parking.in_turn(parking.ready)
+        leaders = list(islice((offset for offset in ready if offset < end_offset), room))
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
@@ -85,7 +90,9 @@ async def plan_parked(
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if batches and (walked > TURN_RECORDS or not can_be_cut):
             break
-        here = [leader, *islice(_ready_beside(leader, batch, parking), room - len(offsets) - 1)]
+        ready_here = (each for each in range(batch[0], batch[1] + 1) if parking.is_ready(each))
+        beside = (each for each in ready_here if each != leader)
+        here = [leader, *islice(beside, room - len(offsets) - 1)]
         gone = _gone_from(stored, here, opener)
         lost += gone
         here = [each for each in here if each not in gone]
@@ -98,19 +105,6 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
-
-
-def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:
-    """Records behind an open transaction, from `end_offset` on, have to wait."""
-    if end_offset is None:
-        return parking.in_turn(room)
-    visible = (offset for offset in parking.in_turn(parking.ready) if offset < end_offset)
-    return list(islice(visible, room))
-
-
-def _ready_beside(leader: int, batch: Walked, parking: Parking) -> Iterator[int]:
-    """The other records of the batch that are due."""
-    return (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
 
 
 async def _read_with_next(

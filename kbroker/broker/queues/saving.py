@@ -124,12 +124,15 @@ class Saving:
         engine = loaded.engine
         assert engine is not None
         error: KafkaError | None = None
-        if persist.reasons:
-            _note_void_reasons(loaded, persist, is_saved=result.code is ErrorCode.none)
         if result.code is ErrorCode.none:
             engine.persisted(persist.token)
+            if persist.reasons:
+                loaded.void_reasons.difference_update(
+                    offset for offset, reason in persist.reasons if reason is None
+                )
         else:
             engine.persist_failed(persist.token, now_ms=now_ms())
+            loaded.void_reasons.update(offset for offset, reason in persist.reasons if reason is not None)
             error = client_error(result.code, result.message)
             if error.code in FENCING_CODES:
                 self._forget(loaded)
@@ -195,13 +198,6 @@ def _with_reasons(
     more = persist._replace(reasons=without_reasons(sorted(loaded.void_reasons), persist.reasons))
     loaded.void_reasons.difference_update(offset for offset, reason in more.reasons if reason is not None)
     return [(each, more if saved is persist else saved) for each, saved in saves], more
-
-
-def _note_void_reasons(loaded: LoadedSharePartition, persist: Persist, *, is_saved: bool) -> None:
-    if is_saved:
-        loaded.void_reasons.difference_update(offset for offset, reason in persist.reasons if reason is None)
-    else:
-        loaded.void_reasons.update(offset for offset, reason in persist.reasons if reason is not None)
 
 
 def _take_queued(loaded: LoadedSharePartition) -> list[Save]:

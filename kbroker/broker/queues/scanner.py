@@ -145,7 +145,10 @@ class Scanner:
                     ahead = await self._look_ahead(loaded, engine, ahead)
                     has_more = await self._turn(loaded, engine, known)
                 except (KafkaError, NoSpace, StoreFailed) as error:
-                    self._report_delay(loaded, error)
+                    if self._reports.times(loaded.key, trio.current_time()):
+                        place = loaded.key[0], loaded.partition.topic_name, loaded.partition.log.partition
+                        what = "the scan of share-partition %s:%s-%d ahead of its members has to wait: %s"
+                        logger.warning(what, *place, error)
                     await trio.sleep(_RETRY_S)
                     continue
                 if has_more:
@@ -326,13 +329,6 @@ class Scanner:
         for key in known.keys() - set(keys[-1:]):
             del known[key]
         return due, hashes, runs
-
-    def _report_delay(self, loaded: LoadedSharePartition, error: Exception) -> None:
-        if self._reports.times(loaded.key, trio.current_time()):
-            place = f"{loaded.key[0]}:{loaded.partition.topic_name}-{loaded.partition.log.partition}"
-            logger.warning(
-                "the scan of share-partition %s ahead of its members has to wait: %s", place, error
-            )
 
     def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
         group_id = loaded.key[0]

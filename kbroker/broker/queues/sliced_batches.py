@@ -123,16 +123,12 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
 def control_of(batches: Sequence[Walked], last: int) -> list[Control]:
     """The batches that members never get, up to offset `last`. Those of a producer are markers, or
     belong to an aborted transaction. Those without records are finished as well."""
-    return [
-        Control(first, min(end_offset, last), _is_finished(view, start))
-        for first, end_offset, is_control, view, start, _ in batches
-        if is_control and first <= last
-    ]
-
-
-def _is_finished(view: memoryview, start: int) -> bool:
-    _, producer_id, record_count = producer_of(view, start)
-    return producer_id >= 0 or not record_count
+    found: list[Control] = []
+    for first, end_offset, is_control, view, start, _ in batches:
+        if is_control and first <= last:
+            _, producer_id, record_count = producer_of(view, start)
+            found.append(Control(first, min(end_offset, last), producer_id >= 0 or not record_count))
+    return found
 
 
 def whole_batches(
