@@ -19,12 +19,13 @@ ENTRY_BYTES = 300
 
 class BoundedCache(Generic[K, V]):
     """Holds at most `max_bytes`. The least recently used entries leave first. An entry that is
-    larger than all of it is not kept."""
+    larger than all of it is not kept, except where the `least` entries used last always are."""
 
-    __slots__ = ("_bytes", "_entries", "_max_bytes")
+    __slots__ = ("_bytes", "_entries", "_least", "_max_bytes")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, least: int = 0) -> None:
         self._max_bytes = max_bytes
+        self._least = least
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 
@@ -46,11 +47,15 @@ class BoundedCache(Generic[K, V]):
         """`size_bytes`: of key and value."""
         self.drop(key)
         size_bytes += ENTRY_BYTES
-        if size_bytes > self._max_bytes:
+        if size_bytes > self._max_bytes and not self._least:
             return
         self._entries[key] = value, size_bytes
         self._bytes += size_bytes
-        while self._bytes > self._max_bytes:
+        self.shrink(self._max_bytes)
+
+    def shrink(self, max_bytes: int) -> None:
+        """To that size, this once."""
+        while self._bytes > max_bytes and len(self._entries) > self._least:
             _, (_, left) = self._entries.popitem(last=False)
             self._bytes -= left
 

@@ -108,13 +108,7 @@ def install() -> None:
             watch.note(0, count, caller)
 
     _replace(batches, "iter_records", watched_records)
-    deltas_of = record_places.deltas_of
-
-    def watched_deltas(payload: bytes, record_count: int, last_delta: int) -> Iterator[int]:
-        watch.note(0, record_count)
-        return deltas_of(payload, record_count, last_delta)
-
-    _replace(record_places, "deltas_of", watched_deltas)
+    _count_header(record_places, "runs_of_payload")
     _count_header(compacted_batches, "read_stored")
     _count_header(payload_check, "_check_records")
     _watch_places()

@@ -28,7 +28,8 @@ from kbroker.api.request import Raw, Request
 from kbroker.api.share_acknowledge import NO_TOPIC_ID, Results, acknowledge, as_partition, check_identity
 from kbroker.api.turns import pause
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.queues.fetching import ShareFetch, ShareLimits
+from kbroker.broker.queues.acquiring import ShareLimits
+from kbroker.broker.queues.fetching import ShareFetch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.messages import milliseconds

@@ -47,9 +47,9 @@ from kbroker.broker.options import StartOptions
 from kbroker.broker.persisters.housekeeping import StateHousekeeping, StateHousekeepingStatistics
 from kbroker.broker.persisters.local import CountsShareState, LocalPersister, PersisterContext, parking_store
 from kbroker.broker.persisters.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
+from kbroker.broker.queues.acquiring import ShareFetchContext
 from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.queues.dead_letters import DeadLetters, DeadLettersStatistics
-from kbroker.broker.queues.fetching import ShareFetchContext
 from kbroker.broker.queues.held_logs import HeldLogs
 from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistics
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics

@@ -412,7 +412,7 @@ async def test_a_batch_is_not_in_memory_as_long_as_an_answer_to_a_slow_client(co
         )
         await Member(client, "M1").fetch([key], max_records=2, wait_ms=5000, **EXACT)
         opened = client.broker.opened_batches
-        (batch,) = opened._batches.values()
+        ((batch, _),) = opened._batches._entries.values()
         (loaded,) = client.broker.share_partitions.loaded()
         (header_and_records,) = _pieces(client, loaded, batch)
         assert all(not isinstance(piece, memoryview) for piece in header_and_records)
@@ -420,9 +420,9 @@ async def test_a_batch_is_not_in_memory_as_long_as_an_answer_to_a_slow_client(co
 
 def _pieces(client: Client, loaded: Any, batch: OpenedBatch) -> Sequence[Sequence[Any]]:
     from kbroker.broker.queues.opened_batches import BatchOpener
-    from kbroker.broker.queues.sliced_batches import walk
+    from kbroker.broker.queues.sliced_batches import taken_records, walk
     from kbroker.share.effects import AcquiredRange
 
     batches = walk(loaded.partition.read_now(0, max_bytes=1, end_offset=20), 0, 20, 20)
-    opener = BatchOpener(client.broker.opened_batches, loaded.partition.log)
-    return [loaded.records.of(batches, [AcquiredRange(5, 6, 1)], opener, 1 << 20)]
+    opener = BatchOpener(client.broker.opened_batches, loaded.partition.log, {})
+    return [taken_records(batches, [AcquiredRange(5, 6, 1)], opener, 1 << 20)]

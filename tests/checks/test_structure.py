@@ -32,9 +32,6 @@ SMALL_MODULES = {
     "kbroker.api.consumer_group_describe of kbroker.api.share_group_describe": _ONE_API,
     "kbroker.api.consumer_group_heartbeat of kbroker.api.share_group_heartbeat": _ONE_API,
     "kbroker.broker.logs.payload_arrays of kbroker.broker.logs.payload_check": _LAZY,
-    "kbroker.broker.queues.key_lookup of kbroker.broker.queues.scanner": (
-        "a lookup begins and ends on its own, as docs/share-partition.md explains"
-    ),
     "kbroker.cli.acls.places of kbroker.cli.acls.command": _LAZY,
     "kbroker.compaction.offset_arrays of kbroker.compaction.offset_map": _LAZY,
     "kbroker.formats.zstd of kbroker.formats.compression": (
@@ -79,16 +76,15 @@ BASES = {
 UNPACKINGS = {
     "kbroker.broker.queues.acquiring.Acquiring._unopened": _WALKED,
     "kbroker.broker.queues.acquiring.Acquiring._take": _WALKED,
-    "kbroker.broker.queues.committed.CommittedLog._marked": _WALKED,
+    "kbroker.broker.queues.loaded.CommittedLog._marked": _WALKED,
     "kbroker.broker.queues.expiry.Expiry.give_up_parked": _WALKED,
-    "kbroker.broker.queues.expiry.Expiry._first_of": _WALKED,
     "kbroker.broker.queues.fetching.ShareFetch._has_min_bytes": _WALKED,
     "kbroker.broker.queues.scanner.Scanner._schedules": _WALKED,
-    "kbroker.broker.queues.schedules.due_now": _WALKED,
+    "kbroker.broker.queues.scanner.due_now": _WALKED,
     "kbroker.broker.queues.sliced_batches.walk": "the fields of a header: one for each batch of a fetch",
     "kbroker.broker.queues.sliced_batches.control_of": _WALKED,
+    "kbroker.broker.queues.sliced_batches.split": _WALKED,
     "kbroker.broker.queues.sliced_batches.whole_batches": _WALKED,
-    "kbroker.broker.queues.sparse_batches.SparseBatches.split": _WALKED,
     "kbroker.protocol.long_responses.Packing._message_in_turns": "for each field of each row",
     "kbroker.protocol.responses._fetch_row_head": "for each partition of a Fetch response",
     "kbroker.protocol.responses.pack_share_fetch": "for each partition of a ShareFetch response",

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any
 
 from kbroker.broker.persisters.parked_cleaner import ParkedCleaner
-from kbroker.broker.queues import loading as share_loading
+from kbroker.broker.queues.loading import Load
 from kbroker.share import returning, row_writes
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import ParkingChange
@@ -120,12 +120,10 @@ def _keeps_lost() -> None:
     Parking.sweep = lambda *_: 0  # type: ignore[method-assign]
     returning.lost = forget
 
-    async def keep(
-        _persister: object, _group_id: str, _partition: object, state: ReadResult, *_: object
-    ) -> ReadResult:
+    async def keep(_: object, state: ReadResult, *__: object) -> ReadResult:
         return state
 
-    share_loading._drop_parked = keep
+    Load._drop_parked = keep  # type: ignore[method-assign]
 
 
 def _forgets_keys() -> None:

@@ -182,8 +182,11 @@ class ReadablePartition:
         return offset < self._tail_offset(self.log)
 
     def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """`read` on the loop even if it may block, for small look-ups. Same errors."""
-        return () if self.deleted else self.read_stored(offset, max_bytes=max_bytes, end_offset=end_offset)
+        """`read` even if it may block: on the loop for small look-ups, or in a thread of the
+        caller's. Same errors."""
+        if self.deleted:
+            return ()
+        return self._read_unless_deleted(offset, max_bytes, min(end_offset, self.high_watermark))
 
     def read_stored(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         """`read_now` that ignores `deleted`, for readers that keep what they find: on a full disk

@@ -79,7 +79,8 @@ class StateHousekeeping:
             return
         try:
             for partition in list(self._topics.partitions()):
-                await self._snapshot(await self._search(TopicPartition(*partition.log)), now_ms)
+                prefix = state_prefix(TopicPartition(*partition.log))
+                await self._snapshot(await trio.to_thread.run_sync(self._search, prefix), now_ms)
         except StoreFailed as error:
             self._failures += 1
             logger.warning(
@@ -88,8 +89,8 @@ class StateHousekeeping:
         else:
             self._has_searched = True
 
-    async def _search(self, partition: TopicPartition) -> Sequence[SharePartitionKey]:
-        return await trio.to_thread.run_sync(lambda: with_updates(self._store.scan(state_prefix(partition))))
+    def _search(self, prefix: bytes) -> Sequence[SharePartitionKey]:
+        return with_updates(self._store.scan(prefix))
 
     async def _snapshot(self, share_partitions: Sequence[SharePartitionKey], now_ms: int) -> None:
         for first in range(0, len(share_partitions), _AT_ONCE):

@@ -34,7 +34,6 @@ from kbroker.share.persister import (
 )
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
-from kbroker.share_state.loading import ShareState
 from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import ParkingStore
 from kbroker.share_state.states import ShareStateStatistics
@@ -143,11 +142,7 @@ class LocalPersister(CountsShareState):
         self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int
     ) -> list[Result]:
         """Make cold snapshots where they are still needed, with a result for each."""
-
-        def wanted(state: ShareState) -> bool:
-            return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
-
-        states = self.coordinator.states
+        wanted, states = partial(is_cold, now_ms=now_ms, interval_ms=interval_ms), self.coordinator.states
         return await self._save(states.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
 
     async def aclose(self) -> None:

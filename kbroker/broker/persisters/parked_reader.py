@@ -7,9 +7,10 @@ is in memory is read on the loop. The result is the saved records of the present
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
@@ -48,6 +49,7 @@ _KEYS_AT_ONCE = 250
 _MOST = (1 << 63) - 1
 Entries = list[tuple[bytes, bytes]]
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class _Kind(NamedTuple):
@@ -90,10 +92,9 @@ class ParkedReader(WaitingRows):
         first = lane_prefix if due_ms < 0 else place_key(prefix, lane, due_ms, offset) + b"\0"
         if due_ms >= 0 > offset:
             first = place_key(prefix, lane, due_ms, 0)
-        entries = await self.read(first, end_of(lane_prefix), limit)
-        return _decoded(
-            lambda: [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries]
-        )
+        entries = await self._read(first, end_of(lane_prefix), limit)
+        with _readable():
+            return [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries]
 
     async def read_from(
         self, group_id: str, partition: TopicPartition, rows: Rows[T], first: int, end: int | None, limit: int
@@ -103,8 +104,9 @@ class ParkedReader(WaitingRows):
             return []
         number, key_of, row_of = _KINDS[rows]
         end_key = end_of(prefix + bytes((number,))) if end is None else key_of(prefix, max(0, end))
-        entries = await self.read(key_of(prefix, max(0, first)), end_key, limit)
-        return _decoded(lambda: [row_of(offset_of_key(key), value) for key, value in entries])
+        entries = await self._read(key_of(prefix, max(0, first)), end_key, limit)
+        with _readable():
+            return [row_of(offset_of_key(key), value) for key, value in entries]
 
     async def count(
         self,
@@ -156,7 +158,7 @@ class ParkedReader(WaitingRows):
         number, at = 0, by_offset_key(prefix, max(0, first))
         end_key = end_of(prefix + bytes((BY_OFFSET,))) if end is None else by_offset_key(prefix, max(0, end))
         while at < end_key:
-            entries = await self.read(at, end_key, PIECE)
+            entries = await self._read(at, end_key, PIECE)
             number += len(entries) if kept is None else sum(is_kept(value) is kept for _, value in entries)
             if len(entries) < PIECE:
                 break
@@ -185,20 +187,9 @@ class ParkedReader(WaitingRows):
             return found
 
         found: dict[int, list[int]] = {}
-        try:
+        with _readable():
             for i in range(0, len(wanted), _KEYS_AT_ONCE):
-                piece = wanted[i : i + _KEYS_AT_ONCE]
-                if self._may_block:
-                    found |= await trio.to_thread.run_sync(look, piece)
-                else:
-                    found |= look(piece)
-                    await trio.lowlevel.checkpoint()
-        except StoreFailed as error:
-            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-        except ValueError as error:
-            raise KafkaError(
-                ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}"
-            ) from error
+                found |= await self._look(look, wanted[i : i + _KEYS_AT_ONCE])
         return found
 
     def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
@@ -206,30 +197,30 @@ class ParkedReader(WaitingRows):
         generation = self._coordinator.generation(group_id, partition)
         return None if generation == NO_GENERATION else prefix_of(group_id, partition, generation)
 
-    async def read(self, first: bytes, end: bytes, limit: int) -> Entries:
+    async def _read(self, first: bytes, end: bytes, limit: int) -> Entries:
         """At most `limit` entries of a range. Raises KafkaError."""
-        if limit <= 0:
-            return []
+
+        def look(first: bytes, number: int) -> Entries:
+            return list(islice(self._store.scan_range(first, end), number))
+
         found: Entries = []
-        try:
+        with _readable():
             while len(found) < limit:
                 number = min(PIECE, limit - len(found))
-                if self._may_block:
-                    piece = await trio.to_thread.run_sync(_piece, self._store, first, end, number)
-                else:
-                    piece = _piece(self._store, first, end, number)
-                    await trio.lowlevel.checkpoint()
+                piece = await self._look(look, first, number)
                 found += piece
                 if len(piece) < number:
                     break
                 first = piece[-1][0] + b"\0"
-        except StoreFailed as error:
-            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
         return found
 
-
-def _piece(store: StateReader, first: bytes, end: bytes, limit: int) -> Entries:
-    return list(islice(store.scan_range(first, end), limit))
+    async def _look(self, look: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
+        """Look in a thread, if the store may block. A checkpoint."""
+        if self._may_block:
+            return await trio.to_thread.run_sync(look, *arguments)
+        found = look(*arguments)
+        await trio.lowlevel.checkpoint()
+        return found
 
 
 def blocks(value: bytes | None, key_hash: int) -> bool:
@@ -240,9 +231,13 @@ def blocks(value: bytes | None, key_hash: int) -> bool:
     return record.lane == BLOCKS_KEY and record.key_hash == key_hash
 
 
-def _decoded(decode: Callable[[], list[T]]) -> list[T]:
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises KafkaError where the store fails, or what it has cannot be parsed."""
     try:
-        return decode()
+        yield
+    except StoreFailed as error:
+        raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
     except ValueError as error:
         raise KafkaError(
             ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}"

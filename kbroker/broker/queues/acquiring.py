@@ -15,22 +15,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import trio
 
 from kbroker.broker.commits.deadlines import now_ms
-from kbroker.broker.queues.filters import Filter
+from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
+from kbroker.broker.queues.record_places import is_sparse
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.broker.queues.sliced_batches import Walked, control_of, front_of, whole_batches
-from kbroker.broker.queues.sparse_batches import is_sparse
+from kbroker.broker.queues.sliced_batches import (
+    Walked,
+    control_of,
+    front_of,
+    split,
+    taken_records,
+    whole_batches,
+)
 from kbroker.formats.batches import Buffer
+from kbroker.metrics import WaitMetrics
 from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
 from kbroker.share import log_start, offers
 from kbroker.share.acquire import Batches
 from kbroker.share.effects import AcquiredRange
+from kbroker.share.parking import Parking
 from kbroker.share.persister import TopicPartition
 from kbroker.share.rules import alone_from
 from kbroker.share.session import FetchPlan
@@ -41,55 +51,63 @@ _BYTES_PER_RECORD = 4 << 10
 _is_control = itemgetter(2)
 
 
+class ShareLimits(NamedTuple):
+    """Limits of a ShareFetch. `min_bytes` and `max_bytes` are already capped by the broker's."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    mode: AcquireMode
+
+
+class ShareFetchContext(NamedTuple):
+    """The parts of the broker that each ShareFetch uses."""
+
+    share_partitions: SharePartitions
+    topics: Topics
+    opened_batches: OpenedBatches
+    waits: WaitMetrics
+
+
 class Acquiring:
     """One fetch.
 
     - `budget`: how many more records it may acquire, over all share-partitions
     - `taken`: how many it has acquired
-    - `filters`: of the group
     - `has_read`: whether others may have had a turn since the fetch looked
     - `is_current()`: false once the session was used, replaced or ended elsewhere. Nothing may be
           acquired then: the client would never see the records, or would hold them in an ended
           session.
     """
 
-    def __init__(
-        self,
-        share_partitions: SharePartitions,
-        opened_batches: OpenedBatches,
-        plan: FetchPlan,
-        max_records: int,
-        batch_size: int,
-        mode: AcquireMode,
-    ) -> None:
+    def __init__(self, context: ShareFetchContext, plan: FetchPlan, limits: ShareLimits) -> None:
+        self._share_partitions, _, self._opened_batches, _ = context
         self.rows: dict[TopicPartition, ShareFetchRow] = {}
-        self.budget = max_records
+        self.budget = limits.max_records
         self.taken = 0
-        self.filters: Sequence[Filter] = ()
-        self.exact = mode is AcquireMode.RECORD_LIMIT
+        self.exact = limits.mode is AcquireMode.RECORD_LIMIT
         self.has_read = False
-        self.is_current = partial(share_partitions.sessions.is_current, plan)
-        self._share_partitions = share_partitions
-        self._opened_batches = opened_batches
+        self.is_current = partial(self._share_partitions.sessions.is_current, plan)
         self._member_id = plan.session.key.member_id
-        self._batch_size = batch_size
+        self._batch_size = limits.batch_size
 
     async def acquire(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None
+        self, loaded: LoadedSharePartition, engine: SharePartition, share_bytes: int, known: int | None
     ) -> bool:
         """Acquire the next records of one share-partition. `known`: the offset to acquire from, if
         nothing has waited since it was found. False: nothing was acquired. Raises KafkaError for a
         log that cannot be read."""
-        engine = loaded.engine
-        for each in self.filters:
+        for each in loaded.filters:
             if await each.prepare(loaded):
                 known = None
         end_offset = loaded.visible.high_watermark
-        opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
-        while engine is not None:
+        opener = self._opener(loaded) if self.exact else None
+        while True:
             fetch_offset, known = offers.offset_to_acquire(engine) if known is None else known, None
-            if fetch_offset is None or fetch_offset >= end_offset or self._is_blocked(engine):
-                break
+            if fetch_offset is None or fetch_offset >= end_offset or _is_blocked(loaded, engine):
+                return False
             wanted = self.budget + max(0, engine.end_offset - fetch_offset + 1)
             if engine.settings.scans:
                 wanted = offers.offsets_to_read(engine, fetch_offset, self.budget)
@@ -106,34 +124,21 @@ class Acquiring:
                     if loaded.gone or not self.is_current():
                         return False
                     continue  # Others may have acquired its records meanwhile.
-            if self.filters:
-                has_changed = await self._inspect(loaded, engine, batches)
+            if loaded.filters:
+                has_changed = await _inspect(loaded, engine, batches)
                 if loaded.gone or not self.is_current():
                     return False
                 if has_changed:
                     continue
-            if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
+            if self._take(loaded, engine, fetch_offset, batches, opener, share_bytes):
                 return True
             self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if offers.offset_to_acquire(engine) in (None, fetch_offset):
                 return False
             await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
-        return False
 
-    def _is_blocked(self, engine: SharePartition) -> bool:
-        return bool(self.filters) and any(each.blocks(engine) for each in self.filters)
-
-    async def _inspect(
-        self,
-        loaded: LoadedSharePartition,
-        engine: SharePartition,
-        batches: list[Walked],
-        parked: Sequence[int] | None = None,
-    ) -> bool:
-        for each in self.filters:
-            if await each.inspect(loaded, engine, batches, parked):
-                return True
-        return False
+    def _opener(self, loaded: LoadedSharePartition) -> BatchOpener:
+        return BatchOpener(self._opened_batches, loaded.partition.log, loaded.plain)
 
     def _unopened(
         self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
@@ -154,7 +159,6 @@ class Acquiring:
 
     def _take(
         self,
-        partition: TopicPartition,
         loaded: LoadedSharePartition,
         engine: SharePartition,
         fetch_offset: int,
@@ -168,7 +172,7 @@ class Acquiring:
         control = control_of(batches, batches[-1][1]) if any(map(_is_control, batches)) else []
         data: Batches = [batch for batch in batches if not batch[2]] if control else batches
         if opener is not None and any(is_sparse(view, start) for _, _, _, view, start, _ in batches):
-            data, holes = loaded.sparse.split([each for each in batches if not each[2]], fetch_offset, opener)
+            data, holes = split([each for each in batches if not each[2]], fetch_offset, opener)
             control = [*control, *holes]
         ranges = engine.acquire(
             self._member_id,
@@ -188,37 +192,34 @@ class Acquiring:
         loaded.is_parked_turn = True
         records: Sequence[Buffer]
         if opener is not None:
-            records = loaded.records.of(batches, ranges, opener, share_bytes)
+            records = taken_records(batches, ranges, opener, share_bytes)
         else:
             records = whole_batches(batches, ranges, has_control=bool(control))
-        self._answer(partition, loaded, engine, ranges, records)
+        self._answer(loaded, engine, ranges, records)
         return True
 
     async def acquire_parked(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
+        self, loaded: LoadedSharePartition, engine: SharePartition, share_bytes: int
     ) -> bool:
         """Like acquire(), for parked records of one share-partition that are due."""
-        engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
-        for each in self.filters:
+        opener = self._opener(loaded)
+        for each in loaded.filters:
             await each.prepare(loaded)
-        while (
-            engine is not None
-            and offers.parked_ready(engine)
-            and self.budget > 0
-            and not self._is_blocked(engine)
-        ):
+        while engine.parking is not None and offers.parked_ready(engine) and self.budget > 0:
+            if _is_blocked(loaded, engine):
+                break
             self.has_read = True
             if loaded.plan_ends is not None:
                 await loaded.plan_ends.wait()
                 if loaded.gone or not self.is_current():
                     return False
                 continue
-            plan = await self._plan_parked(loaded, engine, opener, share_bytes)
+            plan = await self._plan_parked(loaded, engine.parking, opener, share_bytes)
             if loaded.gone or not self.is_current():
                 return False
             self._share_partitions.saving.save_later(loaded, log_start.lost(engine, plan.lost))
-            if self.filters:
-                has_changed = await self._inspect(loaded, engine, list(plan.batches), plan.offsets)
+            if loaded.filters:
+                has_changed = await _inspect(loaded, engine, list(plan.batches), plan.offsets)
                 if loaded.gone or not self.is_current():
                     return False
                 if has_changed:
@@ -233,8 +234,8 @@ class Acquiring:
                 self._share_partitions.saving.save_later(loaded, engine.save_passed())
             if ranges:
                 loaded.is_parked_turn = False
-                records = loaded.records.of(plan.batches, ranges, opener, share_bytes)
-                self._answer(partition, loaded, engine, ranges, records)
+                records = taken_records(plan.batches, ranges, opener, share_bytes)
+                self._answer(loaded, engine, ranges, records)
                 self._share_partitions.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
@@ -245,30 +246,28 @@ class Acquiring:
         return False
 
     async def _plan_parked(
-        self, loaded: LoadedSharePartition, engine: SharePartition, opener: BatchOpener, share_bytes: int
+        self, loaded: LoadedSharePartition, parking: Parking, opener: BatchOpener, share_bytes: int
     ) -> ParkedPlan:
         """One fetch at a time plans for a share-partition: others would read the same batches, as
         all begin with the records that have been due for longest. It plans in the next turn of the
         loop, as four plans in one took 50 ms."""
-        record_of = partial(self._share_partitions.parked.record_of, loaded)
+        record_of = self._share_partitions.parked.record_of
         loaded.plan_ends = ends = trio.Event()
         try:
             await trio.lowlevel.checkpoint()
-            return await plan_parked(
-                loaded.partition, engine, opener, self.budget, share_bytes, record_of, loaded.committed
-            )
+            return await plan_parked(loaded, parking, opener, self.budget, share_bytes, record_of)
         finally:
             loaded.plan_ends = None
             ends.set()
 
     def _answer(
         self,
-        partition: TopicPartition,
         loaded: LoadedSharePartition,
         engine: SharePartition,
         ranges: list[AcquiredRange],
         records: Sequence[Buffer],
     ) -> None:
+        partition = loaded.key[1]
         self._share_partitions.schedule(loaded)
         self._share_partitions.scanner.resume(loaded)
         for first, last, _ in ranges:
@@ -282,3 +281,19 @@ class Acquiring:
             self.budget = 0  # No record of another share-partition goes with a last attempt.
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self.rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
+
+
+def _is_blocked(loaded: LoadedSharePartition, engine: SharePartition) -> bool:
+    return bool(loaded.filters) and any(each.blocks(engine) for each in loaded.filters)
+
+
+async def _inspect(
+    loaded: LoadedSharePartition,
+    engine: SharePartition,
+    batches: list[Walked],
+    parked: Sequence[int] | None = None,
+) -> bool:
+    for each in loaded.filters:
+        if await each.inspect(loaded, engine, batches, parked):
+            return True
+    return False

@@ -23,10 +23,9 @@ import trio
 from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.dead_letter_work import Work
 from kbroker.broker.queues.dead_letter_writer import LEAST_BATCH_BYTES, NoRoom
 from kbroker.broker.queues.held_logs import has_removable
-from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.loaded import Key, LoadedSharePartition
 from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share import archiving
 
@@ -60,18 +59,18 @@ class LetterRoom:
     def __init__(self, topics: Topics, disk_floor: DiskFloor) -> None:
         self._topics = topics
         self._disk_floor = disk_floor
-        self._turn: tuple[Work, int] | None = None
+        self._turn: tuple[Key, int] | None = None
         """Which share-partition has the last half, and the end of its first segment."""
         self._turn_ends_at = 0.0
 
-    def find(self, work: Work, loaded: LoadedSharePartition, first_offset: int) -> Room:
-        """The room for dead letters of records from `first_offset` on. Raises NoRoom while it is
-        less than the last try needed."""
-        room, no_room = self._disk_floor.letter_room(last_half=False), work.no_room
+    def find(self, loaded: LoadedSharePartition, first_offset: int, no_room: NoRoom | None) -> Room:
+        """The room for dead letters of records from `first_offset` on. `no_room`: of the last try.
+        Raises NoRoom while the room is less than that needed."""
+        room = self._disk_floor.letter_room(last_half=False)
         if no_room is None or no_room.needs_bytes <= room:
             return Room(self._batch_bytes(room), _ANY_OFFSET, is_last_half=False)
         end_offset, now = self._first_end(loaded), trio.current_time()
-        turn, room = (work, end_offset), self._disk_floor.letter_room(last_half=True)
+        turn, room = (loaded.key, end_offset), self._disk_floor.letter_room(last_half=True)
         is_free = self._turn == turn or now >= self._turn_ends_at
         if first_offset < end_offset and no_room.needs_bytes <= room and is_free:
             self._turn, self._turn_ends_at = turn, now + TURN_S

@@ -2,7 +2,7 @@
 into which partition, and with which contents.
 
 Topics and settings may change, so each portion checks them again. If the settings allow no dead
-letter, the result is a `NoDeadLetter`, and the records are archived without one. An error of the
+letter, the result is the reason, and the records are archived without one. An error of the
 disk is raised, and the caller tries again.
 
 It must not know which records are waiting, nor what is stored about them (dead_letters.py).
@@ -10,9 +10,9 @@ It must not know which records are waiting, nor what is stored about them (dead_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple
 
 import trio
 
@@ -28,16 +28,7 @@ from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import BatchHeader, Record, encoded_size, read_header, stored_records
 from kbroker.formats.compression import CorruptPayload, TooLarge
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.dead_letter import (
-    MESSAGES,
-    Contents,
-    Origin,
-    encode,
-    letter_of,
-    offsets_found,
-    pack,
-)
-from kbroker.share.effects import DeadLetter
+from kbroker.share.dead_letter import Contents, Origin, encode, letter_of, offsets_found, pack
 from kbroker.share.reasons import Reason
 
 READ_BYTES: Final = 1 << 20
@@ -49,17 +40,8 @@ may hold large records."""
 _EVERYTHING = (1 << 63) - 1
 LEAST_BATCH_BYTES: Final = 128 << 10
 """Dead letters are packed into batches of this size at least, however little room there is."""
-_READS_AT_ONCE = 2
-_threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
-
-
+_threads: Final = trio.CapacityLimiter(2)
 NEEDS_KEYS: Final = "topic {} is compacted, and their dead letters have no key"
-
-
-class NoDeadLetter(NamedTuple):
-    """Why there can be no dead letter, in words for an operator."""
-
-    reason: str
 
 
 class Portion(NamedTuple):
@@ -99,41 +81,36 @@ class DeadLetterWriter:
         self._auto_creation = auto_creation
         self.disk_floor = disk_floor
 
-    async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
-        """The partition for dead letters of `source`, or why there can be none. Creates the topic
-        if that is allowed. Raises NoSpace and StoreFailed."""
-        refusal = self._refusal(name, source)
-        if refusal is not None:
-            return refusal
-        topic = self._topics.by_name(name) or await self._create(name)
-        if isinstance(topic, NoDeadLetter):
-            return topic
-        return topic.partitions[source.log.partition % len(topic.partitions)]
+    async def find_partition(self, name: str, source: Partition) -> Partition | str:
+        """The partition for dead letters of `source`, or in words for an operator why there can be
+        none. Creates the topic if that is allowed. Raises NoSpace and StoreFailed."""
+        found = self._refusal(name, source) or self._topics.by_name(name) or await self._create(name)
+        return (
+            found
+            if isinstance(found, str)
+            else found.partitions[source.log.partition % len(found.partitions)]
+        )
 
-    def _refusal(self, name: str, source: Partition) -> NoDeadLetter | None:
+    def _refusal(self, name: str, source: Partition) -> str:
         """Kafka's checks in Kafka's order, but for the prefix of existing topics (DLQ-33). The last
         one is kbroker's own."""
         topic = self._topics.by_name(name)
         prefix = self._config["errors.deadletterqueue.topic.name.prefix"]
         if not name:
-            return NoDeadLetter("errors.deadletterqueue.topic.name is empty")
+            return "errors.deadletterqueue.topic.name is empty"
         if name.startswith("__"):
-            return NoDeadLetter(f"topic {name} is internal")
+            return f"topic {name} is internal"
         if topic is not None and not topic.config["errors.deadletterqueue.group.enable"]:
-            return NoDeadLetter(f"topic {name} does not have errors.deadletterqueue.group.enable=true")
+            return f"topic {name} does not have errors.deadletterqueue.group.enable=true"
         if topic is None and not self._config["errors.deadletterqueue.auto.create.topics.enable"]:
-            return NoDeadLetter(
-                f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false"
-            )
+            return f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false"
         if topic is None and not name.startswith(prefix):
-            return NoDeadLetter(
-                f"there is no topic {name}, and only topics whose names begin with {prefix} are made"
-            )
+            return f"there is no topic {name}, and only topics whose names begin with {prefix} are made"
         if name == source.topic_name:
-            return NoDeadLetter(f"topic {name} is the queue itself: its records are there already")
-        return None
+            return f"topic {name} is the queue itself: its records are there already"
+        return ""
 
-    async def _create(self, name: str) -> Topic | NoDeadLetter:
+    async def _create(self, name: str) -> Topic | str:
         configs = {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
         try:
             return await self._auto_creation.create(name, configs, "a share group's dead letter queue")
@@ -143,7 +120,7 @@ class DeadLetterWriter:
             # Another task is creating it: it is there at the next try.
             if error.code is ErrorCode.topic_already_exists:
                 raise NotYet(f"topic {name} is being made") from error
-            return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
+            return f"topic {name} cannot be made: {error.message}"
 
     async def append(self, target: Partition, batches: Sequence[EncodedBatch], *, last_half: bool) -> Written:
         """Append the result of encode_letters(), as far as the disk has room for it
@@ -181,17 +158,6 @@ class DeadLetterWriter:
             else:
                 written.offsets.update(offsets)
         return written
-
-
-def origin_at(group_id: str, source: Partition, offset: int, letter: DeadLetter) -> Origin:
-    return Origin(
-        source.topic_name,
-        source.log.partition,
-        offset,
-        group_id,
-        letter.delivery_count,
-        MESSAGES[letter.cause],
-    )
 
 
 def without_key(
@@ -295,73 +261,48 @@ async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
         return Portion(min(last, source.log_start_offset - 1), {})
     wanted = frozenset(offsets)
     try:
-        portion = await _in_thread(source, lambda: _pick(_read(source, first, last + 1), wanted))
+        portion = await trio.to_thread.run_sync(_pick, source, first, last + 1, wanted, limiter=_threads)
     except (KafkaError, StoreFailed) as error:  # Later offsets may be readable.
         is_damaged = isinstance(error, KafkaError) and error.code is ErrorCode.corrupt_message
         return Portion(first, {}, {} if is_damaged else {first: str(error)})
-    return (
-        Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
-    )
+    return portion._replace(last_offset=min(portion.last_offset, last))
 
 
-async def search(target: Partition, offset: int, group_id: str, topic: str, partition: int) -> set[int]:
-    """The offsets of that share-partition whose dead letter is in `target` from `offset` on.
-    Damaged batches are ignored. Raises StoreFailed."""
+async def search(target: Partition, offset: int, source: tuple[str, str, int]) -> set[int]:
+    """The offsets of the share-partition `source` (group, topic, partition) whose dead letter is in
+    `target` from `offset` on. Damaged batches are ignored. Raises StoreFailed."""
     found: set[int] = set()
     end_offset = target.high_watermark
     offset = max(offset, target.log_start_offset)
     while offset < end_offset and not target.deleted:
-        first = offset
-        try:
-            some = await _in_thread(
-                target,
-                lambda: _find(_read(target, first, end_offset), group_id, topic, partition),  # noqa: B023
+        last_offset = offset
+        with suppress(KafkaError):
+            last_offset, some = await trio.to_thread.run_sync(
+                _find, target, offset, end_offset, source, limiter=_threads
             )
-        except KafkaError:
-            offset += 1
-        else:
-            if some is None or some.last_offset < offset:
-                break
-            found |= some.offsets
-            offset = some.last_offset + 1
+            found |= some
+        if last_offset < offset:
+            break
+        offset = last_offset + 1
     return found
 
 
 # -- in a thread, because the log may be cold, and records are decompressed
 
-Batches: TypeAlias = Sequence[tuple[memoryview, int, BatchHeader]]
-Result = TypeVar("Result")
+
+def _read(
+    partition: Partition, offset: int, end_offset: int
+) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """Raises KafkaError, CORRUPT_MESSAGE for bytes that are not a batch."""
+    views = partition.read_now(offset, max_bytes=READ_BYTES, end_offset=end_offset)
+    return iter_possible(views, end_offset)
 
 
-class _Found(NamedTuple):
-    """`last_offset` of the batches that were searched; -1: there were none."""
-
-    last_offset: int
-    offsets: set[int]
-
-
-async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result | None:
-    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for bytes
-    that are not a batch."""
-    try:
-        return await trio.to_thread.run_sync(work, limiter=_threads)
-    except KeyError:  # The store knows no such log.
-        if not partition.deleted:
-            raise
-        return None
-
-
-def _read(partition: Partition, offset: int, end_offset: int) -> Batches:
-    return list(
-        iter_possible(partition.read_now(offset, max_bytes=READ_BYTES, end_offset=end_offset), end_offset)
-    )
-
-
-def _pick(batches: Batches, wanted: Set[int]) -> Portion:
+def _pick(source: Partition, first: int, end_offset: int, wanted: Set[int]) -> Portion:
     records: dict[int, Record] = {}
     unread: dict[int, str] = {}
     size, last_offset = 0, _EVERYTHING
-    for view, position, header in batches:
+    for view, position, header in _read(source, first, end_offset):
         try:
             for record in stored_records(view, position):
                 if record.offset in wanted:
@@ -378,9 +319,13 @@ def _pick(batches: Batches, wanted: Set[int]) -> Portion:
     return Portion(last_offset, records, unread)
 
 
-def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found:
-    offsets: set[int] = set()
-    for view, position, _ in batches:
+def _find(
+    target: Partition, first: int, end_offset: int, source: tuple[str, str, int]
+) -> tuple[int, set[int]]:
+    """The last offset that was searched, -1 if there was none, and what was found."""
+    last_offset, offsets = -1, set[int]()
+    for view, position, header in _read(target, first, end_offset):
+        last_offset = header.last_offset
         with suppress(CorruptPayload):  # Only foreign batches can fail: the broker's own can be decompressed.
-            offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
-    return _Found(batches[-1][2].last_offset if batches else -1, offsets)
+            offsets |= offsets_found(stored_records(view, position), *source)
+    return last_offset, offsets

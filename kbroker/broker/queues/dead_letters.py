@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -43,31 +43,28 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.dead_letter_room import LetterRoom, is_kept_for_groups
-from kbroker.broker.queues.dead_letter_work import Work
 from kbroker.broker.queues.dead_letter_writer import (
     NEEDS_KEYS,
     CannotCopy,
     DeadLetterWriter,
-    NoDeadLetter,
     NoRoom,
     NotYet,
     Portion,
     encode_letters,
-    origin_at,
     read_records,
     search,
     without_key,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.reasons import reasons_of, with_reasons
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share import archiving
-from kbroker.share.effects import DeadLetter, Persist
-from kbroker.share.persister import Persister, ReadRequest, TopicPartition
-from kbroker.share.rejections import without_reasons
+from kbroker.share.dead_letter import MESSAGES, Origin
+from kbroker.share.effects import DeadLetter
+from kbroker.share.persister import REJECTED, Persister, ReadRequest, TopicPartition
+from kbroker.share.reasons import Reason
 from kbroker.share.runs import runs_of
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import Change, StateStore
@@ -82,8 +79,55 @@ LINGER_S = 1.0
 """How long an unneeded cursor is kept: usually the next rejection comes soon and reuses it."""
 OFFSETS_AT_ONCE = 1000
 """Dead letters that are written and saved together."""
+_REASONS_AT_ONCE = 250
+"""In one read: 2 MiB at most."""
 CURSOR_LAG = 10_000
 """Offsets by which a cursor may be behind; after a crash each share-partition reads that much."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """The dead letters of one share-partition, `topic` its name: what its task and the events that
+    wake it know.
+
+    - `cursor`: the one in the state store, or on its way there; `saved` is decided when it is there
+    - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
+      to search for them
+    - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
+    - `no_room`: why the disk has no room for dead letters at present; `waiting`: how many wait
+    - `stuck`: why records cannot be copied at present; their topic keeps them for the group
+    """
+
+    key: Key
+    topic: str
+    cursor: DeadLetterCursor | None = None
+    saved: Decision = field(default_factory=Decision)
+    known: SharePartition | None = None
+    uncertain: bool = False
+    no_room: NoRoom | None = None
+    waiting: int = 0
+    stuck: dict[int, str] = field(default_factory=dict)
+    woken: trio.Event = field(default_factory=trio.Event)
+    is_running: bool = False
+    closed: bool = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how many bytes of dead letters wait for room on the disk."""
+        return 0 if self.no_room is None else round(self.waiting * self.no_room.letter_bytes)
+
+    def cursor_saved(self, cursor: DeadLetterCursor, saved: Decision, error: Exception | None) -> None:
+        if error is not None and self.cursor is cursor:
+            self.cursor = None
+        saved.decide(error)
+
+    @property
+    def state_key(self) -> bytes:
+        group_id, (topic_id, partition) = self.key
+        return DeadLetterKey(topic_id, partition, group_id).encode()
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}:{self.topic}-{self.key[1].partition}"
 
 
 class DeadLettersStatistics(NamedTuple):
@@ -200,10 +244,8 @@ class DeadLetters(DeadLetterHooks):
         StoreFailed, NotYet."""
         cursor = work.cursor
         if cursor is not None:
-            is_there = (
-                cursor.topic_id,
-                cursor.partition,
-            ) == target.log and cursor.offset <= target.high_watermark
+            place = cursor.topic_id, cursor.partition
+            is_there = place == target.log and cursor.offset <= target.high_watermark
             if is_there and (work.uncertain or target.high_watermark - cursor.offset < CURSOR_LAG):
                 await work.saved.wait()
                 return
@@ -278,15 +320,10 @@ class DeadLetters(DeadLetterHooks):
     def _end(self, work: Work, loaded: LoadedSharePartition) -> None:
         """Called after a while with nothing to do: end the work, unless records are still
         ARCHIVING."""
-        present = self._share_partitions.find(*work.key)
-        if (
-            loaded.engine is None
-            or archiving.has_archiving(loaded.engine)
-            or (present is not None and present is not loaded)
-        ):
-            return
-        self._close(work)
-        self._share_partitions.retire_unless_used(loaded)
+        present = self._share_partitions.find(*work.key) or loaded
+        if present is loaded and loaded.engine is not None and not archiving.has_archiving(loaded.engine):
+            self._close(work)
+            self._share_partitions.retire_unless_used(loaded)
 
     async def _find(self, work: Work) -> LoadedSharePartition | None:
         """The loaded share-partition; None if it no longer exists. Raises KafkaError."""
@@ -300,9 +337,8 @@ class DeadLetters(DeadLetterHooks):
         if loaded is None:
             # A group that was deleted just before a crash, or whose start is undecided again, has
             # no ARCHIVING records.
-            summary = (
-                await self._persister.read_summary(group_id, [ReadRequest(partition, source.leader_epoch)])
-            )[0]
+            request = ReadRequest(partition, source.leader_epoch)
+            (summary,) = await self._persister.read_summary(group_id, [request])
             if summary.code is ErrorCode.none and summary.start_offset < 0:
                 return None
         return await self._share_partitions.load(group_id, partition)
@@ -312,7 +348,11 @@ class DeadLetters(DeadLetterHooks):
         prevents it."""
         engine = loaded.engine
         assert engine is not None
-        await self._save_again(work, loaded, engine)
+        # Dead letters and another cursor have to wait for changes whose save has failed.
+        nothing_under_way = not engine.statistics().writes_under_way
+        await self._share_partitions.saving.must_save(loaded, engine.retry_unsaved())
+        if nothing_under_way and work.known is engine:
+            work.uncertain = False
         letters = archiving.take(engine)
         if not letters:
             self._note_room(work, loaded, None, 0)
@@ -335,32 +375,19 @@ class DeadLetters(DeadLetterHooks):
             work.known, work.uncertain = engine, False
         return True
 
-    async def _save_again(self, work: Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """Save changes whose save has failed; dead letters and another cursor have to wait for
-        them. Raises KafkaError."""
-        nothing_under_way = not engine.statistics().writes_under_way
-        persist = engine.retry_unsaved()
-        if persist is not None and (error := await self._save_without_reasons(loaded, persist)) is not None:
-            raise error
-        if nothing_under_way and work.known is engine:
-            work.uncertain = False
-
     async def _find_written(
         self, work: Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> set[int]:
         """Offsets whose dead letter was written before the share-partition was loaded. Raises
         StoreFailed."""
         cursor, (group_id, partition) = work.cursor, work.key
-        target = (
-            None
-            if cursor is None or cursor.topic_id is None
-            else self._topics.partition(cursor.topic_id, cursor.partition)
-        )
-        if target is None or cursor is None:
+        if cursor is None or cursor.topic_id is None:
             return set()
-        written = await search(
-            target, cursor.offset, group_id, loaded.partition.topic_name, partition.partition
-        )
+        target = self._topics.partition(cursor.topic_id, cursor.partition)
+        if target is None:
+            return set()
+        source = group_id, loaded.partition.topic_name, partition.partition
+        written = await search(target, cursor.offset, source)
         found = {offset for offset, _ in _each(letters) if offset in written}
         count = sum(1 for _ in _each(letters))
         logger.info("share-partition %s: %d of %d dead letters were written before", work, len(found), count)
@@ -374,16 +401,15 @@ class DeadLetters(DeadLetterHooks):
         left."""
         count = sum(letter.last_offset - letter.first_offset + 1 for letter in letters)
         try:
-            room = self._room.find(work, loaded, letters[0].first_offset)
+            room = self._room.find(loaded, letters[0].first_offset, work.no_room)
         except NoRoom:
             self._note_room(work, loaded, work.no_room, count)  # It may have been loaded again.
             raise
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
-        if isinstance(target, NoDeadLetter):
-            refused = {offset for offset, _ in _each(letters)}
-            self._counters(work).refuse(str(work), target.reason, len(refused))
-            return refused, None
+        if isinstance(target, str):
+            self._counters(work).refuse(str(work), target, count)
+            return {offset for offset, _ in _each(letters)}, None
         await self._have_cursor(work, target)
         eligible = (
             each for each in _each(letters) if each[0] < room.end_offset and each[0] not in work.stuck
@@ -397,16 +423,17 @@ class DeadLetters(DeadLetterHooks):
             portion = await self._with_kept(loaded, list(causes), portion)
         if queue.contents.key_and_value and is_kept_for_groups(self._topics, loaded.partition):
             work.stuck.update(portion.unread)
+        place = loaded.partition.topic_name, work.key[1].partition
         origins = [
-            origin_at(work.key[0], loaded.partition, offset, causes[offset])
-            for offset in causes
+            Origin(*place, offset, work.key[0], letter.delivery_count, MESSAGES[letter.cause])
+            for offset, letter in causes.items()
             if offset <= portion.last_offset and offset not in work.stuck
         ]
         keyless = without_key(target.topic.rules, origins, portion.records, queue.contents)
         if keyless:
             self._counters(work).refuse(str(work), NEEDS_KEYS.format(queue.topic), len(keyless))
             origins = [each for each in origins if each.offset not in keyless]
-        reasons = await reasons_of(self._persister, *work.key, [each.offset for each in origins])
+        reasons = await self._reasons_of(work, [each.offset for each in origins])
         batches = await encode_letters(
             target.topic.rules, origins, portion.records, queue.contents, reasons, room.batch_bytes
         )
@@ -452,23 +479,31 @@ class DeadLetters(DeadLetterHooks):
     ) -> None:
         """Make these records ARCHIVED, and remove their reasons in the same write. Raises
         KafkaError if that cannot be saved."""
-        loaded.void_reasons |= await with_reasons(self._persister, *work.key, offsets)
+        try:
+            loaded.void_reasons.update(await self._reasons_of(work, sorted(offsets)))
+        except KafkaError as unread:
+            what = "reasons of dead letters that are written were not removed, the next start does it: %s"
+            logger.warning(what, unread)
         persist = archiving.dead_lettered(engine, runs_of(offsets))
         loaded.waiters.wake_all()
-        if persist is not None:
-            error = await self._save_without_reasons(loaded, persist)
-            if error is not None:
-                work.uncertain = True
-                raise error
+        try:
+            await self._share_partitions.saving.must_save(loaded, persist)
+        except KafkaError:
+            work.uncertain = True
+            raise
 
-    async def _save_without_reasons(
-        self, loaded: LoadedSharePartition, persist: Persist
-    ) -> KafkaError | None:
-        """Save, together with the removal of void reasons."""
-        if loaded.void_reasons:
-            reasons = without_reasons(sorted(loaded.void_reasons), persist.reasons)
-            persist = persist._replace(reasons=reasons)
-        return await self._share_partitions.saving.save(loaded, persist)
+    async def _reasons_of(self, work: Work, offsets: Sequence[int]) -> dict[int, Reason]:
+        """The reasons of rejections (share/reasons.py) of the records at these rising offsets, as
+        far as they have any. Raises KafkaError."""
+        rows, wanted, found = self._persister.waiting_rows, frozenset(offsets), dict[int, Reason]()
+        at, end = (offsets[0], offsets[-1] + 1) if offsets else (0, 0)
+        while rows is not None and at < end:
+            some = await rows.read_from(*work.key, REJECTED, at, end, _REASONS_AT_ONCE)
+            found.update((offset, reason) for offset, reason in some if offset in wanted)
+            if len(some) < _REASONS_AT_ONCE:
+                break
+            at = some[-1].offset + 1
+        return found
 
     def _counters(self, work: Work) -> GroupDeadLetters:
         if work.closed:  # Its group may be deleted, and unfinished work must not recreate the counters.

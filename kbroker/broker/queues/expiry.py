@@ -18,15 +18,15 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
+from kbroker.bounded_cache import BoundedCache
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.parked_fetching import parked_batch
+from kbroker.broker.queues.parked_fetching import RecordOf, parked_batch
 from kbroker.broker.queues.sliced_batches import Walked
 from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import NO_TIMESTAMP, BatchHeader, read_header, records_payload, stored_records
@@ -46,9 +46,7 @@ DEAD_LETTERS_AT_MOST: Final = 10_000
 _PARKED_AT_ONCE = 64
 _threads: Final = trio.CapacityLimiter(2)
 """Read the batches that are compressed, or too large for a turn of the loop."""
-_KEPT_NUMBERS = 1 << 20
-_NUMBERS_OF_A_BATCH = 16
-"""The cost of a batch besides the times of its records."""
+_KEPT_BYTES = 8 << 20
 _NEVER: Final = (1 << 63) - 1
 _LOOK_S: Final = LOOK_AT_THE_CLOCK_MS / 1000
 _LONGEST_PAUSE_S: Final = 10.0
@@ -73,9 +71,8 @@ class BatchTimes(NamedTuple):
         return self.each[number] if number < len(self.deltas) and self.deltas[number] == delta else _NEVER
 
     @property
-    def size(self) -> int:
-        """Its cost in the cache, counted in numbers."""
-        return _NUMBERS_OF_A_BATCH + (0 if self.each is None else 2 * len(self.each))
+    def size_bytes(self) -> int:
+        return 0 if self.each is None else 16 * len(self.each)
 
 
 _AGELESS = BatchTimes(_NEVER)
@@ -117,12 +114,12 @@ class Expiry:
     def __init__(
         self,
         save_later: Callable[[LoadedSharePartition, Persist | None], None],
-        record_of: Callable[[LoadedSharePartition, int], Awaitable[bytes | None]],
+        record_of: RecordOf,
     ) -> None:
         self._save_later = save_later
         self._record_of = record_of
-        self._known: dict[_Key, BatchTimes] = {}
-        self._numbers = 0
+        # The caller that has learnt the times of a batch looks for them next.
+        self._known: BoundedCache[_Key, BatchTimes] = BoundedCache(_KEPT_BYTES, least=1)
 
     # -- with a fetch
 
@@ -199,7 +196,10 @@ class Expiry:
             batches = loaded.walk(views, offset, 1, end_offset)
             if not loaded.gone:
                 has_changed = await self.give_up(loaded, engine, batches)
-                loaded.expires_ms = self._first_of(loaded, engine, batches)
+                if len(batches) == 1 and not batches[0][2]:
+                    header = read_header(batches[0][3], batches[0][4])
+                    times = self._known.get(_key(partition, header, schedules=engine.settings.schedules))
+                    loaded.expires_ms = None if times is None else times.earliest_ms
         if engine.parking is not None and engine.parking.ready and not loaded.gone:
             has_changed |= await self._look_at_parked(loaded, engine)
         return has_changed
@@ -230,9 +230,7 @@ class Expiry:
         for offset in sorted(engine.parking.in_turn(_PARKED_AT_ONCE)):
             if offset <= last:
                 continue
-            batch = await parked_batch(
-                loaded.partition, engine.parking, offset, partial(self._record_of, loaded), loaded.committed
-            )
+            batch = await parked_batch(loaded, offset, self._record_of)
             if batch is None or loaded.gone:
                 continue  # The next fetch notices that it is lost.
             last = batch[1]
@@ -242,58 +240,35 @@ class Expiry:
 
     # -- times of batches
 
-    def _first_of(
-        self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
-    ) -> int | None:
-        """When the first age of the oldest batch starts; None: `give_up` has not learnt it."""
-        if len(batches) != 1 or batches[0][2]:
-            return None
-        _, _, _, view, start, end = batches[0]
-        turn = Turn()
-        turn.end()
-        times = self._find(loaded.partition, view[start:end], turn, schedules=engine.settings.schedules)
-        return None if times is None else times.earliest_ms
-
     def _find(
         self, partition: Partition, stored: memoryview, turn: Turn, *, schedules: bool
     ) -> BatchTimes | None:
         """None: that takes longer than the loop may be blocked."""
         header = read_header(stored)
-        key = partition.log, header.base_offset, header.crc, schedules
-        times = self._known.pop(key, None)
+        key = _key(partition, header, schedules=schedules)
+        times = self._known.get(key)
         if times is None:
             if header.codec_id or not turn.allows(header):
                 return None
             turn.spend(header, header.size_bytes, header.record_count)
             times = times_of(stored, schedules=schedules)
-            self._numbers += times.size
-        self._known[key] = times
-        self._shrink()
+            self._known.put(key, times, times.size_bytes)
         return times
 
     async def _learn(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes:
-        header = read_header(stored)
         times = await trio.to_thread.run_sync(lambda: times_of(stored, schedules=schedules), limiter=_threads)
-        key = partition.log, header.base_offset, header.crc, schedules
-        if key not in self._known:
-            self._numbers += times.size
-        self._known[key] = times
-        self._shrink()
+        self._known.put(_key(partition, read_header(stored), schedules=schedules), times, times.size_bytes)
         return times
 
-    def _shrink(self) -> None:
-        while self._numbers > _KEPT_NUMBERS and len(self._known) > 1:
-            self._numbers -= self._known.pop(next(iter(self._known))).size
+
+def _key(partition: Partition, header: BatchHeader, *, schedules: bool) -> _Key:
+    return partition.log, header.base_offset, header.crc, schedules
 
 
 def must_wait(engine: SharePartition) -> bool:
-    """True while many dead letters are unwritten, each of which takes memory. Nothing expires then,
-    so nothing may be delivered."""
-    return (
-        engine.settings.ttl_ms > 0
-        and engine.parking is not None
-        and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
-    )
+    """For a group with a time to live. True while many dead letters are unwritten, each of which
+    takes memory. Nothing expires then, so nothing may be delivered."""
+    return engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:

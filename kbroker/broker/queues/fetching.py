@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 from weakref import ref
 
 import trio
 
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import ClientConnection
-from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.acquiring import Acquiring
-from kbroker.broker.queues.filters import Turn
-from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.opened_batches import OpenedBatches
-from kbroker.broker.queues.share_partitions import SharePartitions
+from kbroker.broker.queues.acquiring import Acquiring, ShareFetchContext, ShareLimits
+from kbroker.broker.queues.loaded import LoadedSharePartition, Turn
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.metrics import TopicMetrics, WaitMetrics
+from kbroker.metrics import TopicMetrics
 from kbroker.protocol.responses import ShareFetchRow
 from kbroker.share import log_start, offers
 from kbroker.share.held import HeldRecords
@@ -38,43 +33,20 @@ _TOPIC_IS_GONE = KafkaError(ErrorCode.unknown_topic_or_partition)
 _metrics_of: Callable[[LoadedSharePartition], TopicMetrics] = attrgetter("partition.metrics")
 
 
-class ShareLimits(NamedTuple):
-    """Limits of a ShareFetch. `min_bytes` and `max_bytes` are already capped by the broker's."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    max_records: int
-    batch_size: int
-    mode: AcquireMode
-
-
-class ShareFetchContext(NamedTuple):
-    """The parts of the broker that each ShareFetch uses."""
-
-    share_partitions: SharePartitions
-    topics: Topics
-    opened_batches: OpenedBatches
-    waits: WaitMetrics
-
-
 class ShareFetch:
     """Searches until it has acquired enough, or its time is over."""
 
     def __init__(
         self, context: ShareFetchContext, connection: ClientConnection, plan: FetchPlan, limits: ShareLimits
     ) -> None:
-        share_partitions, self._topics, opened_batches, self._waits = context
+        self._share_partitions, self._topics, _, self._waits = context
         self._limits = limits
-        self._share_partitions = share_partitions
         self._connection = connection
         self._group_id, self._member_id = plan.session.key
         self._places = plan.places
         self._empty_rows = plan.is_new or plan.session.has_rows_due
         """Whether partitions without records and errors need a row."""
-        self._acquiring = Acquiring(
-            share_partitions, opened_batches, plan, limits.max_records, limits.batch_size, limits.mode
-        )
+        self._acquiring = Acquiring(context, plan, limits)
         self._rows = self._acquiring.rows
         self._watched: dict[SessionPartition, LoadedSharePartition] = {}
         self._waiter: Waiter | None = None
@@ -201,23 +173,21 @@ class ShareFetch:
         time is over, so that MinBytes no longer counts."""
         if (held := self._share_partitions.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
-        filters = self._share_partitions.filters
         acquiring, max_bytes = self._acquiring, self._limits.max_bytes
-        acquiring.filters = filters.get(self._group_id, ()) if filters else ()
         turns = await self._acquirable()
         if max_bytes < 0:  # Kafka refuses it at the first read, even at the log's end.
-            refused = [partition for partition, _, offset in turns if offset is not None]
-            for partition in refused:
-                self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
+            refused = [loaded for loaded, _, offset in turns if offset is not None]
+            for loaded in refused:
+                self._fail(loaded.key[1], KafkaError(ErrorCode.unknown_server_error))
             return bool(refused)
         turns = [
-            each
-            for each in turns
-            if each[2] is None or (each[2] < each[1].visible.high_watermark and acquiring.budget > 0)
+            turn
+            for turn in turns
+            if turn[2] is None or (turn[2] < turn[0].visible.high_watermark and acquiring.budget > 0)
         ]
         self._usable = len(turns)
-        for filter_ in acquiring.filters:
-            turns = filter_.choose(turns)
+        for each in turns[0][0].filters if turns else ():  # Those of the group.
+            turns = each.choose(turns)
         if not turns:
             self._usable = 0
             return False
@@ -227,20 +197,20 @@ class ShareFetch:
         # An error of one that cannot be read is answered at once beside records of others, and
         # after MaxWaitMs otherwise.
         acquired_any = False
-        for count, (partition, loaded, offset) in enumerate(turns, 1):
+        for count, (loaded, engine, offset) in enumerate(turns, 1):
             if acquiring.budget <= 0:
                 break
             if not count % ROWS_A_TURN:
                 await self._pause()
             try:
                 if offset is None:
-                    acquired_any |= await acquiring.acquire_parked(partition, loaded, share_bytes)
+                    acquired_any |= await acquiring.acquire_parked(loaded, engine, share_bytes)
                 else:
                     is_known = count == 1 and len(self._watched) < ROWS_A_TURN
                     known = offset if is_known else None
-                    acquired_any |= await acquiring.acquire(partition, loaded, share_bytes, known)
+                    acquired_any |= await acquiring.acquire(loaded, engine, share_bytes, known)
             except KafkaError as error:
-                self._fail(partition, error)
+                self._fail(loaded.key[1], error)
         return acquired_any
 
     async def _acquirable(self) -> list[Turn]:
@@ -267,10 +237,10 @@ class ShareFetch:
                 if offers.parked_ready(engine) and (
                     loaded.is_parked_turn or offset is None or offset >= loaded.visible.high_watermark
                 ):
-                    turns.append((place.partition, loaded, None))
+                    turns.append((loaded, engine, None))
                     continue
             if offset is not None:
-                turns.append((place.partition, loaded, offset))
+                turns.append((loaded, engine, offset))
         return turns
 
     async def _has_min_bytes(self, turns: Sequence[Turn], share_bytes: int) -> bool:
@@ -282,7 +252,7 @@ class ShareFetch:
         total = count = 0
         if any(offset is None for _, _, offset in turns):
             return True
-        for _, loaded, offset in turns:
+        for loaded, _, offset in turns:
             count += 1
             if not count % ROWS_A_TURN:
                 await self._pause()

@@ -1,60 +1,19 @@
-"""The settings of a group that keep records from its members: each is a filter of its fetches.
+"""The settings of a group that keep records from its members: each is a Filter (loaded.py).
 
-A ShareFetch asks the filters of its group in order. Most groups have none, and their fetches do no
-additional work.
-
-    choose      of the share-partitions with records, those to deliver from    paused, priorities
-    prepare     before the log is read                                         read_committed
-    blocks      before the log is read                                         time to live
-    inspect     batches that were read, before they are acquired               time to live
-
-Two more are elsewhere, because they decide what a fetch waits for: the prefetch limit
-(fetching.py), and the order of keys (kbroker/share/offers.py).
+A ShareFetch asks the filters of a share-partition in order. Most groups have none, and their
+fetches do no additional work. Two more are elsewhere, because they decide what a fetch waits for:
+the prefetch limit (fetching.py), and the order of keys (kbroker/share/offers.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 from kbroker.broker.queues.expiry import Expiry, must_wait
-from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.loaded import Filter, LoadedSharePartition, Turn
 from kbroker.broker.queues.sliced_batches import Walked
 from kbroker.share.effects import ShareSettings
-from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
-
-Turn: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int | None]
-"""A share-partition with records, and the offset to acquire from. None: parked ones have their
-turn."""
-
-
-class Filter:
-    """The defaults keep nothing back."""
-
-    def choose(self, turns: list[Turn]) -> list[Turn]:
-        """Those to deliver from."""
-        return turns
-
-    async def prepare(self, loaded: LoadedSharePartition) -> bool:
-        """True if this has waited, so that others may have had a turn. Raises KafkaError."""
-        return False
-
-    def blocks(self, engine: SharePartition) -> bool:
-        """Whether no record of it may be delivered now."""
-        return False
-
-    async def inspect(
-        self,
-        loaded: LoadedSharePartition,
-        engine: SharePartition,
-        batches: list[Walked],
-        parked: Sequence[int] | None,
-    ) -> bool:
-        """Takes out of `batches` what cannot be acquired now. `parked`: the parked records of these
-        batches that are to be acquired; None: records of the front window are. True: the fetch has
-        to look again."""
-        return False
 
 
 class Paused(Filter):
@@ -72,16 +31,15 @@ class Priorities(Filter):
         self._priorities = priorities
 
     def choose(self, turns: list[Turn]) -> list[Turn]:
-        highest = max((self._number(loaded) for _, loaded, _ in turns), default=0)
-        return [turn for turn in turns if self._number(turn[1]) == highest]
+        highest = max((self._number(loaded) for loaded, _, _ in turns), default=0)
+        return [turn for turn in turns if self._number(turn[0]) == highest]
 
     def _number(self, loaded: LoadedSharePartition) -> int:
         return self._priorities.get(loaded.partition.topic_name, 0)
 
 
 class Committed(Filter):
-    """`share.isolation.level` read_committed (committed.py): it is known which transactions the log
-    has."""
+    """`share.isolation.level` read_committed: it is known which transactions the log has."""
 
     async def prepare(self, loaded: LoadedSharePartition) -> bool:
         return loaded.committed is not None and await loaded.committed.load()

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.parked_left import first_holding
+from kbroker.broker.queues.parked_left import first_parked
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.storage.spi import SegmentInfo
@@ -93,19 +93,23 @@ class HeldLogs:
         }
         found = {group_id: hold for group_id, hold in windows.items() if hold is not None}
         if found:
-            await self._wait_until_saved()
+            # The holds may depend on writes under way: a commit behind them succeeds only if they
+            # do. Only then is every record that has left the window, unfinished, readable as a
+            # parked one.
+            for commits in self._stores:
+                await commits.commit([])
+                await commits.flush()
+        rows, begins_at = self._persister.waiting_rows, partition.log_start_offset
         for group_id, (offset, window_from) in found.items():
-            parked_from = await self._parked_from(group_id, key, partition, offset)
-            found[group_id] = LogHold(max(min(offset, parked_from), partition.log_start_offset), window_from)
+            # The lowest parked record that only the log has.
+            parked = (
+                None
+                if rows is None
+                else await first_parked(rows, group_id, key, begins_at, lambda each: not each.kept)
+            )
+            held_from = offset if parked is None else min(offset, parked.offset)
+            found[group_id] = LogHold(max(held_from, partition.log_start_offset), window_from)
         return found
-
-    async def _wait_until_saved(self) -> None:
-        """Wait for the writes under way, on which the holds may depend, by a commit behind them: it
-        succeeds only if they do. Only then is every record that has left the window, unfinished,
-        readable as a parked one."""
-        for commits in self._stores:
-            await commits.commit([])
-            await commits.flush()
 
     async def _window_from(self, group_id: str, key: TopicPartition, partition: Partition) -> LogHold | None:
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
@@ -118,16 +122,6 @@ class HeldLogs:
         if summary.stands_from is not None:
             held_from = summary.stands_from(held_from).first_open
         return LogHold(held_from, held_from)
-
-    async def _parked_from(
-        self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
-    ) -> int:
-        """The offset of the lowest parked record that only the log has."""
-        rows = self._persister.waiting_rows
-        parked = (
-            None if rows is None else await first_holding(rows, group_id, key, partition.log_start_offset)
-        )
-        return otherwise if parked is None else parked.offset
 
 
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:

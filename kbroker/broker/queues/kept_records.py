@@ -34,9 +34,8 @@ from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.committed import is_aborted
 from kbroker.broker.queues.held_logs import HeldLogs, LogHold
-from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.loaded import LoadedSharePartition, is_aborted
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import crc_is_valid, stored_records
@@ -125,49 +124,45 @@ class KeptRecords:
         log start; None: the first unfinished record, as in a work queue.
 
         Raises KafkaError, NoSpace and StoreFailed; records that were kept before that stay kept."""
-        if self._rows is not None:
-            async with self._lock(partition):
-                await self._make_way(partition, segments, asked)
+        if self._rows is None:
+            return
+        async with self._lock(partition):
+            if partition.must_load_transactions:
+                await partition.load_producers()
+            # Whether a record's transaction was aborted must be known when its copy is made.
+            stable = partition.last_stable_offset
+            ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= stable]
+            closed_to = self._closed_to.get(partition, -1)
+            self._closed_to[partition] = ends[-1] if ends else -1
+            limit = max([closed_to, *ends[:-1]]) if asked is None else asked
+            ends = [end for end in ends if end <= limit]
+            if not ends:
+                return
+            holds = {
+                group_id: hold
+                for group_id, hold in (await self._held_logs.holds(partition)).items()
+                if hold.offset < ends[-1]
+            }
+            lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
+            ends = [end for end in ends if end > lowest]
+            if not ends or any(hold.window_from is None for hold in holds.values()):
+                return
+            groups: list[_Group] = []
+            try:
+                for group_id, hold in holds.items():
+                    group = await self._look(group_id, partition, hold, ends[-1])
+                    if group is None:
+                        return
+                    groups.append(group)
+                await self._keep(partition, segments, ends, groups)
+            finally:
+                for group in groups:
+                    assert group.engine.parking is not None
+                    group.engine.parking.end_look(group.look)
+                    self._share_partitions.retire_unless_used(group.loaded)
 
     def _lock(self, partition: Partition) -> trio.Lock:
         return self._locks.setdefault(partition, trio.Lock())
-
-    async def _make_way(
-        self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
-    ) -> None:
-        if partition.must_load_transactions:
-            await partition.load_producers()
-        # Whether a record's transaction was aborted must be known when its copy is made.
-        stable = partition.last_stable_offset
-        ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= stable]
-        closed_to = self._closed_to.get(partition, -1)
-        self._closed_to[partition] = ends[-1] if ends else -1
-        limit = max([closed_to, *ends[:-1]]) if asked is None else asked
-        ends = [end for end in ends if end <= limit]
-        if not ends:
-            return
-        holds = {
-            group_id: hold
-            for group_id, hold in (await self._held_logs.holds(partition)).items()
-            if hold.offset < ends[-1]
-        }
-        lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
-        ends = [end for end in ends if end > lowest]
-        if not ends or any(hold.window_from is None for hold in holds.values()):
-            return
-        groups: list[_Group] = []
-        try:
-            for group_id, hold in holds.items():
-                group = await self._look(group_id, partition, hold, ends[-1])
-                if group is None:
-                    return
-                groups.append(group)
-            await self._keep(partition, segments, ends, groups)
-        finally:
-            for group in groups:
-                assert group.engine.parking is not None
-                group.engine.parking.end_look(group.look)
-                self._share_partitions.retire_unless_used(group.loaded)
 
     async def _look(
         self, group_id: str, partition: Partition, hold: LogHold, end_offset: int
@@ -182,7 +177,7 @@ class KeptRecords:
         loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None
-        self._share_partitions.parked.prepare(engine, 0, engine.settings, must=True)
+        self._share_partitions.parked.prepare(engine, 0, must=True)
         parking = engine.parking
         if parking is None:
             return None
@@ -220,7 +215,12 @@ class KeptRecords:
             return
         offsets = sorted({offset for group in groups for offset in group.wanted() if offset < ends[-1]})
         room = self._disk_floor.kept_room()
-        records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1]), room))
+        max_bytes = min(BYTES_A_TURN, _freed(segments, ends[-1]), room)
+        states = partition.producers
+        aborted = () if states is None else states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
+        records = await trio.to_thread.run_sync(
+            _read, partition, offsets, max_bytes, aborted, limiter=_threads
+        )
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
         size_bytes = 0
@@ -284,7 +284,7 @@ class KeptRecords:
             for group_id in self._held_logs.groups_of(key):
                 number = await rows.count(group_id, key, 0, offset, only_kept=True)
                 if number:
-                    await self._purge(group_id, partition, key, offset)
+                    await self._purge(group_id, key, offset)
                     self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
@@ -311,7 +311,7 @@ class KeptRecords:
 
         return report
 
-    async def _purge(self, group_id: str, partition: Partition, key: TopicPartition, offset: int) -> None:
+    async def _purge(self, group_id: str, key: TopicPartition, offset: int) -> None:
         loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None
@@ -334,8 +334,7 @@ class KeptRecords:
                 waiter.rearm()
                 persist = log_start.purge(engine, offset)
                 if persist is not None:
-                    if (error := await self._share_partitions.saving.save(loaded, persist)) is not None:
-                        raise error
+                    await self._share_partitions.saving.must_save(loaded, persist)
                 elif parking.is_pending_below(offset):
                     await waiter.wait()
                 else:
@@ -371,53 +370,35 @@ def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
     return pieces
 
 
-async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
-    """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
-    all. Ends before a record that the log does not have, or that is larger than its topic
-    allows."""
-    found: dict[int, bytes] = {}
-    at = 0
-    while at < len(offsets):
-        first = offsets[at]
-        states = partition.producers
-        aborted = () if states is None else states.transactions.aborted_in(first, offsets[-1] + 1)
-        wanted = set(offsets[at:])
-        portion = await trio.to_thread.run_sync(
-            _read_some, partition, first, wanted, max_bytes, aborted, limiter=_threads
-        )
-        found.update(portion)
-        max_bytes -= sum(map(len, portion.values()))
-        if first not in portion:
-            break
-        while at < len(offsets) and offsets[at] in portion:
-            at += 1
-    return found
-
-
-def _read_some(
-    partition: Partition,
-    first: int,
-    wanted: set[int],
-    max_bytes: int,
-    aborted: Sequence[AbortedTransaction],
+def _read(
+    partition: Partition, offsets: Sequence[int], max_bytes: int, aborted: Sequence[AbortedTransaction]
 ) -> dict[int, bytes]:
+    """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
+    all. Ends before a record that the log does not have, or that is larger than its topic allows.
+    Runs in a thread."""
     found: dict[int, bytes] = {}
+    wanted, end_offset = set(offsets), partition.high_watermark
     try:
-        views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
-        for view, position, header in iter_possible(views, partition.high_watermark):
-            if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
+        for first in offsets:
+            if first in found:
                 continue
-            if not crc_is_valid(view, position, header):
-                break
-            is_lost = is_aborted(header.attributes, header.producer_id, header.base_offset, aborted)
-            for record in stored_records(view, position):
-                if record.offset not in wanted:
+            views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=end_offset)
+            for view, position, header in iter_possible(views, end_offset):
+                if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
                     continue
-                batch = copy_of(record, header, is_aborted=is_lost)
-                max_bytes -= len(batch)
-                if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
+                if not crc_is_valid(view, position, header):
                     return found
-                found[record.offset] = batch
+                is_lost = is_aborted(header.attributes, header.producer_id, header.base_offset, aborted)
+                for record in stored_records(view, position):
+                    if record.offset not in wanted or record.offset in found:
+                        continue
+                    batch = copy_of(record, header, is_aborted=is_lost)
+                    max_bytes -= len(batch)
+                    if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
+                        return found
+                    found[record.offset] = batch
+            if first not in found:
+                break
     except (CorruptPayload, KafkaError, StoreFailed) as error:
         logger.info(
             "%s-%d: unfinished records cannot be kept beside the log: %s",
@@ -425,7 +406,4 @@ def _read_some(
             partition.log.partition,
             error,
         )
-    except KeyError:  # The topic is deleted meanwhile.
-        if not partition.deleted:
-            raise
     return found

@@ -12,10 +12,11 @@ import trio
 
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.committed import CommittedLog
-from kbroker.broker.queues.sliced_batches import TakenRecords, walk
-from kbroker.broker.queues.sparse_batches import SparseBatches
+from kbroker.broker.queues.opened_batches import PlainBatches
+from kbroker.broker.queues.sliced_batches import Walked, producer_of, walk
 from kbroker.errors import KafkaError
+from kbroker.formats.batches import TRANSACTIONAL
+from kbroker.formats.transactions import AbortedTransaction
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share import offers
 from kbroker.share.effects import Persist, ShareSettings
@@ -24,6 +25,96 @@ from kbroker.share.share_partition import SharePartition
 
 Key: TypeAlias = tuple[str, TopicPartition]
 """Group and topic partition."""
+Turn: TypeAlias = "tuple[LoadedSharePartition, SharePartition, int | None]"
+"""A share-partition with records, its engine, and the offset to acquire from. None: parked ones
+have their turn."""
+
+
+class CommittedLog:
+    """The log of a share-partition whose group has `share.isolation.level` read_committed (KIP-932,
+    "Reading transactional records").
+
+        end        the last stable offset: an open transaction holds back all records behind it
+        batches    those of aborted transactions count as control batches: no member gets them, they
+                   are passed over, and are finished for the group
+
+    A group without the level uses the `Partition` and `walk` themselves, under the same names, so
+    that its fetches do no additional work."""
+
+    __slots__ = ("_partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    @property
+    def high_watermark(self) -> int:
+        """The end, for members of the group."""
+        return self._partition.last_stable_offset
+
+    async def load(self) -> bool:
+        """Before a read: find out which transactions the log has. False: that was known. Raises
+        KafkaError."""
+        if not self._partition.must_load_transactions:
+            return False
+        await self._partition.load_producers()
+        return True
+
+    def walk(
+        self, views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int
+    ) -> list[Walked]:
+        """As sliced_batches.walk; batches of aborted transactions are control batches."""
+        batches, states = walk(views, fetch_offset, wanted, end_offset), self._partition.producers
+        if not batches or states is None or not states.transactions.aborted:
+            return batches
+        aborted = states.transactions.aborted_in(batches[0][0], batches[-1][1] + 1)
+        return [self._marked(batch, aborted) for batch in batches] if aborted else batches
+
+    @staticmethod
+    def _marked(batch: Walked, aborted: Sequence[AbortedTransaction]) -> Walked:
+        base_offset, last_offset, _, view, start, end = batch
+        attributes, producer_id, _ = producer_of(view, start)
+        if is_aborted(attributes, producer_id, base_offset, aborted):
+            return base_offset, last_offset, True, view, start, end
+        return batch
+
+
+def is_aborted(
+    attributes: int, producer_id: int, base_offset: int, aborted: Sequence[AbortedTransaction]
+) -> bool:
+    """Whether the batch with these fields belongs to one of these transactions."""
+    return bool(attributes & TRANSACTIONAL) and any(
+        each.producer_id == producer_id and each.first_offset <= base_offset < each.last_offset
+        for each in aborted
+    )
+
+
+class Filter:
+    """What keeps records from the members of a group. The defaults keep nothing back."""
+
+    def choose(self, turns: list[Turn]) -> list[Turn]:
+        """Of the share-partitions with records, those to deliver from."""
+        return turns
+
+    async def prepare(self, loaded: LoadedSharePartition) -> bool:
+        """Called before the log is read. True if this has waited, so that others may have had a
+        turn. Raises KafkaError."""
+        return False
+
+    def blocks(self, engine: SharePartition) -> bool:
+        """Whether no record of it may be delivered now."""
+        return False
+
+    async def inspect(
+        self,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        batches: list[Walked],
+        parked: Sequence[int] | None,
+    ) -> bool:
+        """Takes out of `batches`, which were read, what cannot be acquired now. `parked`: the
+        parked records of these batches that are to be acquired; None: records of the front window
+        are. True: the fetch has to look again."""
+        return False
 
 
 class LoadedSharePartition:
@@ -32,9 +123,9 @@ class LoadedSharePartition:
     as it is settled."""
 
     __slots__ = (
-        "__weakref__", "committed", "engine", "error", "expires_ms", "gone", "is_parked_turn", "key",
-        "metrics", "partition", "plan_ends", "records", "retiring", "scanner", "scheduled_ms", "settled",
-        "sparse", "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
+        "__weakref__", "committed", "engine", "error", "expires_ms", "filters", "gone", "is_parked_turn",
+        "key", "metrics", "partition", "plain", "plan_ends", "retiring", "scanner", "scheduled_ms", "settled",
+        "to_save", "turns", "visible", "void_reasons", "waiters", "walk",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition) -> None:
@@ -46,6 +137,7 @@ class LoadedSharePartition:
         """Members get records below its `high_watermark`."""
         self.walk = walk
         """The batches of a read, as the members see them."""
+        self.filters: Sequence[Filter] = ()
         self.engine: SharePartition | None = None
         self.metrics: ShareGroupMetrics | None = None
         self.error: KafkaError | None = None
@@ -57,8 +149,7 @@ class LoadedSharePartition:
         self.turns = Turns(self)
         self.plan_ends: trio.Event | None = None
         """Set when the fetch that chooses parked records now has read them."""
-        self.records = TakenRecords()
-        self.sparse = SparseBatches()
+        self.plain: PlainBatches = {}
         self.scanner: Waiter | None = None
         """Wakes the task that inspects records before members get them (scanner.py)."""
         self.is_parked_turn = True
@@ -67,8 +158,8 @@ class LoadedSharePartition:
         self.to_save: list[Persist] = []
         """Changes that no client waits for, and that no write has included yet."""
         self.void_reasons: set[int] = set()
-        """Offsets whose reason (share/reasons.py) the next write of dead letters removes: a failed
-        write may have left it, or the dead letter is written."""
+        """Offsets whose reason (share/reasons.py) the next write removes: a failed write may have
+        left it, or the dead letter is written."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
 

@@ -12,7 +12,7 @@ import logging
 import math
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 import trio
@@ -31,14 +31,6 @@ _GATHERING_S = 1.0
 """How long a report waits after the first lock: others of the same fetches expire soon after."""
 
 
-@dataclass(slots=True)
-class _RanOut:
-    since_s: float
-    records: int = 0
-    given_up: int = 0
-    at_lock_max: int = 0
-
-
 class LockReports:
     """`settings(group_id)`: the group's effective settings. `broker`: the broker's, which bound
     lock durations."""
@@ -46,20 +38,17 @@ class LockReports:
     def __init__(self, settings: Callable[[str], ShareSettings], broker: BrokerConfig) -> None:
         self._settings = settings
         self._broker = broker
-        self._groups: dict[str, _RanOut] = {}
+        self._groups: dict[str, tuple[float, RanOut]] = {}
+        """Of groups that have to be reported: since when, and what has happened."""
         self._said_s: dict[str, float] = {}
         """When a group had its last line, if within the last minute."""
         self._something = trio.Event()
 
     def ran_out(self, group_id: str, ran_out: RanOut) -> None:
         """Note that locks of so many records have just expired."""
-        found = self._groups.get(group_id)
-        if found is None:
-            found = self._groups[group_id] = _RanOut(trio.current_time())
-            self._something.set()
-        found.records += ran_out.timeouts
-        found.given_up += ran_out.exhausted
-        found.at_lock_max += ran_out.at_lock_max
+        since_s, before = self._groups.get(group_id, (trio.current_time(), RanOut(0, 0, 0)))
+        self._groups[group_id] = since_s, RanOut(*map(add, before, ran_out))
+        self._something.set()
 
     async def run(self) -> None:
         """Report until cancelled, and once more at the end."""
@@ -81,9 +70,9 @@ class LockReports:
             group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S
         }
         for group_id in [each for each in self._groups if at_end or each not in self._said_s]:
-            found = self._groups.pop(group_id)
+            began_s, found = self._groups.pop(group_id)
             self._said_s[group_id] = now_s
-            settings, since_s = self._settings(group_id), max(1, math.ceil(now_s - found.since_s))
+            settings, since_s = self._settings(group_id), max(1, math.ceil(now_s - began_s))
             if found.at_lock_max:
                 logger.warning(
                     "group %s: consumers that are alive held %d records for %d ms, as long as the broker "
@@ -92,7 +81,7 @@ class LockReports:
                     group_id, found.at_lock_max, settings.lock_max_ms, _outcome(found),
                     shlex.quote(group_id), LOCK_MAX, min(2 * settings.lock_max_ms, LOCK_MAX_LIMIT_MS),
                 )  # fmt: skip
-            if (records := found.records - found.at_lock_max) > 0:
+            if (records := found.timeouts - found.at_lock_max) > 0:
                 logger.warning(
                     "group %s: the locks of %d records ran out in the last %d s: %s; %s",
                     group_id, records, since_s, _outcome(found), self._advice(group_id, settings),
@@ -108,11 +97,11 @@ class LockReports:
         return f"if its consumers are at work they need {longer}fewer records a poll (max.poll.records)"
 
 
-def _outcome(found: _RanOut) -> str:
-    if not found.given_up:
+def _outcome(found: RanOut) -> str:
+    if not found.exhausted:
         return "they are delivered again"
-    again = found.records - found.given_up
-    given_up = f"{found.given_up} of them were given up at share.delivery.count.limit"
+    again = found.timeouts - found.exhausted
+    given_up = f"{found.exhausted} of them were given up at share.delivery.count.limit"
     return f"{given_up}, the others are delivered again" if again else given_up
 
 

@@ -1,5 +1,6 @@
-"""The cache of batches that were opened because a share consumer takes only a part of them:
-compressed ones, and others of many records. One for the whole broker.
+"""Opens batches of which a share consumer takes only a part, and remembers them.
+
+Compressed ones, and others of many records, are in one cache for the whole broker:
 
 A member that takes one job of a compressed batch at a time would have it decompressed once for each
 job. So a batch is opened once and kept while there is room; the least recently used one is dropped
@@ -20,6 +21,9 @@ Opening walks over every record once. After that the table of places is complete
 walks more than a stride. The walk also proves that the payload matches its header, so that no slice
 lacks a record.
 
+Of other batches, each share-partition remembers the places in those that were cut last
+(`PlainBatches`). They are walked over as far as needed, so no poll walks from a batch's beginning.
+
 This module knows bytes, and neither share-partitions nor clients. sliced_batches.py cuts the
 records out of a batch.
 """
@@ -27,15 +31,18 @@ records out of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from kbroker.broker.queues.record_places import UNWALKABLE, Places
+from kbroker.bounded_cache import ENTRY_BYTES, BoundedCache
+from kbroker.broker.queues.record_places import UNWALKABLE, Places, Runs, is_sparse, runs_of_payload
 from kbroker.formats.batches import (
     CODEC_AT,
     CODEC_MASK,
+    HEADER_SIZE,
     BatchHeader,
     crc_is_valid,
     read_header,
@@ -47,11 +54,13 @@ from kbroker.storage.spi import LogId
 
 _OPENED_AT_ONCE = 2
 _REFUSED_KEPT = 4096
+_PLAIN_REMEMBERED = 64
+_RUN_BYTES = 120
 _TURNS_OF_A_FETCH = 5
 """So that many small batches are opened for one answer, while others have turns between."""
 _SMALL_SHARE = 4
 _OBJECTS_BYTES = 480
-"""Memory for the objects of a cached batch, beside its payload."""
+"""Memory for the objects of a cached batch, beside its payload; ENTRY_BYTES of it for the entry."""
 _AS_RECORDS = 40
 """The fixed cost of opening a batch on the loop, in records."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
@@ -77,15 +86,24 @@ class Refusal(Enum):
 
 
 class OpenedBatch(NamedTuple):
-    """`places` is complete. Slices are copies, because they must not keep `payload` in memory while
-    a slow client reads them."""
+    """`runs`: of a sparse batch, the offsets that have records. In the cache, `places` is complete,
+    and slices of `payload` are copies: they must not keep it in memory while a slow client reads
+    them."""
 
-    payload: bytes
+    payload: bytes | memoryview
     places: Places
+    runs: Runs | None = None
 
     @property
     def size_bytes(self) -> int:
-        return len(self.payload) + self.places.size_bytes + _OBJECTS_BYTES
+        runs_bytes = 0 if self.runs is None else _RUN_BYTES * len(self.runs)
+        return len(self.payload) + self.places.size_bytes + runs_bytes + _OBJECTS_BYTES
+
+
+PlainBatches: TypeAlias = dict[tuple[int, int], tuple[Places, Runs | None] | None]
+"""By base offset and CRC, the last `_PLAIN_REMEMBERED` batches of a share-partition that need not
+be opened: 8 bytes for each stride of records, and the runs of sparse ones. None: it cannot be
+cut."""
 
 
 class OpenedBatchesStatistics(NamedTuple):
@@ -99,15 +117,13 @@ class OpenedBatchesStatistics(NamedTuple):
     refused: dict[str, int]
 
 
+@dataclass(slots=True, eq=False)
 class _Opening:
     """A batch that a thread is opening. `result` stays None if the fetch that began it was
     cancelled before its turn."""
 
-    __slots__ = ("done", "result")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.result: OpenedBatch | Refusal | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+    result: OpenedBatch | Refusal | None = None
 
 
 class OpenedBatches:
@@ -115,26 +131,22 @@ class OpenedBatches:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._batches: dict[BatchKey, OpenedBatch] = {}
-        self._small: dict[BatchKey, OpenedBatch] = {}
+        self._batches: BoundedCache[BatchKey, OpenedBatch] = BoundedCache(max_bytes, least=1)
+        self._small: BoundedCache[BatchKey, OpenedBatch] = BoundedCache(max_bytes // _SMALL_SHARE, least=1)
         self._refused: dict[BatchKey, Refusal] = {}
         self._opening: dict[BatchKey, _Opening] = {}
-        self._dense: set[LogId] = set()
-        """Logs with small batches that are too large for the loop when they are decompressed."""
-        self._size_bytes = self._small_bytes = self._hits = self._misses = 0
+        self.dense: set[LogId] = set()
+        """Logs with a small batch that was too large for the loop when it was decompressed. Others
+        may be as well."""
+        self._hits = self._misses = 0
         self._refusals = dict.fromkeys(Refusal, 0)
-
-    def __contains__(self, key: BatchKey) -> bool:
-        return key in self._batches or key in self._small
 
     def find(self, key: BatchKey) -> OpenedBatch | Refusal | None:
         """None: it was never opened, or has left the cache."""
-        kept = self._batches if key in self._batches else self._small
-        batch = kept.pop(key, None)
+        batch = self._batches.get(key) or self._small.get(key)
         if batch is None:
             return self._refused.get(key)
         self._hits += 1
-        kept[key] = batch
         return batch
 
     def open_quickly(self, key: BatchKey, stored: memoryview, max_bytes: int) -> OpenedBatch | Refusal | None:
@@ -142,10 +154,10 @@ class OpenedBatches:
         result = open_batch(stored, max_bytes=max_bytes)
         if result is Refusal.TOO_LARGE:
             if max_bytes == TURN_BYTES:
-                self._dense.add(key[0])
+                self.dense.add(key[0])
             return None
         self._misses += 1
-        self._note(key, result, self._keep_small)
+        self._note(key, result, self._small)
         return result
 
     async def open(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal:
@@ -166,56 +178,34 @@ class OpenedBatches:
         opening = self._opening[key] = _Opening()
         try:
             opening.result = result = await trio.to_thread.run_sync(open_batch, stored, limiter=_threads)
-            self._note(key, result, self._keep)
+            self._note(key, result, self._batches)
             return result
         finally:
             del self._opening[key]
             opening.done.set()
 
     def _note(
-        self, key: BatchKey, result: OpenedBatch | Refusal, keep: Callable[[BatchKey, OpenedBatch], None]
+        self, key: BatchKey, result: OpenedBatch | Refusal, cache: BoundedCache[BatchKey, OpenedBatch]
     ) -> None:
         if isinstance(result, OpenedBatch):
-            keep(key, result)
-        else:
-            self._refuse(key, result)
-
-    def _keep(self, key: BatchKey, batch: OpenedBatch) -> None:
-        self._batches[key] = batch
-        self._size_bytes += batch.size_bytes
-        self._shrink()
-
-    def _keep_small(self, key: BatchKey, batch: OpenedBatch) -> None:
-        self._small[key] = batch
-        self._small_bytes += batch.size_bytes
-        while self._small_bytes > self._max_bytes // _SMALL_SHARE and len(self._small) > 1:
-            self._small_bytes -= self._small.pop(next(iter(self._small))).size_bytes
-        self._shrink()
-
-    def _shrink(self) -> None:
-        while self._size_bytes + self._small_bytes > self._max_bytes and len(self._batches) > 1:
-            self._size_bytes -= self._batches.pop(next(iter(self._batches))).size_bytes
-
-    def _refuse(self, key: BatchKey, reason: Refusal) -> None:
+            cache.put(key, result, result.size_bytes - ENTRY_BYTES)
+            self._batches.shrink(self._max_bytes - self._small.bytes)
+            return
         while len(self._refused) >= _REFUSED_KEPT:
             del self._refused[next(iter(self._refused))]
-        self._refused[key] = reason
-        self.count_refused(reason)
-
-    def is_dense(self, log: LogId) -> bool:
-        """Whether a small batch of that log was too large for the loop. Others may be as well."""
-        return log in self._dense
+        self._refused[key] = result
+        self.count_refused(result)
 
     def count_refused(self, reason: Refusal) -> None:
-        """Count a batch that cannot be cut. Called directly for uncompressed ones, which are not in
-        this cache; their share-partition remembers them."""
+        """Count a batch that cannot be cut. Called directly for those that are not in this cache;
+        their share-partition remembers them."""
         self._refusals[reason] += 1
 
     def statistics(self) -> OpenedBatchesStatistics:
         refused = {reason.value: count for reason, count in self._refusals.items()}
         return OpenedBatchesStatistics(
             len(self._batches) + len(self._small),
-            self._size_bytes + self._small_bytes,
+            self._batches.bytes + self._small.bytes,
             self._hits,
             self._misses,
             refused,
@@ -223,14 +213,16 @@ class OpenedBatches:
 
 
 class BatchOpener:
-    """The cache for one fetch of one partition. A batch that the fetch has found or opened stays
-    available to it until it waits, even if the cache drops it meanwhile."""
+    """The cache for one fetch of one share-partition, and its `plain` batches. A batch that the
+    fetch has found or opened stays available to it until it waits, even if the cache drops it
+    meanwhile."""
 
-    __slots__ = ("_cache", "_found", "_log", "_turn", "_turns_left", "must_pause")
+    __slots__ = ("_cache", "_found", "_log", "_plain", "_turn", "_turns_left", "must_pause")
 
-    def __init__(self, cache: OpenedBatches, log: LogId) -> None:
+    def __init__(self, cache: OpenedBatches, log: LogId, plain: PlainBatches) -> None:
         self._cache = cache
         self._log = log
+        self._plain = plain
         self._found: dict[BatchKey, OpenedBatch | Refusal] = {}
         self._turn, self._turns_left = Turn(), _TURNS_OF_A_FETCH
         self.must_pause = False
@@ -255,9 +247,9 @@ class BatchOpener:
     def open_quickly(self, stored: memoryview) -> OpenedBatch | Refusal | None:
         """Open a batch that was not found, at once. None: it is not small, or the fetch has already
         opened many (`must_pause`)."""
-        header, turn = read_header(stored), self._turn
-        if not turn.allows(header):
-            self.must_pause = self._turns_left > 1 and Turn().allows(header)
+        header, turn, walks = read_header(stored), self._turn, 2 if is_sparse(stored) else 1
+        if not turn.allows(header, walks=walks):
+            self.must_pause = self._turns_left > 1 and Turn().allows(header, walks=walks)
             return None
         key = self._log, header.base_offset, header.crc
         result = self._cache.open_quickly(key, stored, turn.bytes_left)
@@ -267,7 +259,7 @@ class BatchOpener:
             self.must_pause = self._turns_left > 1 and not is_whole_turn
             return None
         plain_bytes = len(result.payload) if isinstance(result, OpenedBatch) else turn.bytes_left
-        turn.spend(header, plain_bytes, header.record_count + _AS_RECORDS)
+        turn.spend(header, plain_bytes, walks * header.record_count + _AS_RECORDS)
         self._found[key] = result
         return result
 
@@ -282,7 +274,7 @@ class BatchOpener:
                 return False
             header = read_header(stored)
             left -= header.record_count + _AS_RECORDS
-            return left <= 0 or self._cache.is_dense(self._log) or not turn.allows(header)
+            return left <= 0 or self._log in self._cache.dense or not turn.allows(header)
 
         return ends
 
@@ -295,8 +287,29 @@ class BatchOpener:
         self._turn.renew()
         self._turns_left = _TURNS_OF_A_FETCH
 
-    def count_refused(self, reason: Refusal) -> None:
-        self._cache.count_refused(reason)
+    def to_cut(self, stored: memoryview, header: BatchHeader) -> OpenedBatch | None:
+        """A batch of which parts can be sent now. None: it is not opened, or cannot be."""
+        if must_be_opened(header):
+            found = self.find(header.base_offset, header.crc)
+            return found if isinstance(found, OpenedBatch) else None
+        key, payload = (header.base_offset, header.crc), stored[HEADER_SIZE:]
+        if key in self._plain:
+            known = self._plain.pop(key)
+        else:
+            known = None
+            if crc_is_valid(stored, 0, header):
+                known = Places(), runs_of_payload(bytes(payload), header) if is_sparse(stored) else None
+            else:
+                self._cache.count_refused(Refusal.CRC)
+            while len(self._plain) >= _PLAIN_REMEMBERED:
+                del self._plain[next(iter(self._plain))]
+        self._plain[key] = known
+        return None if known is None else OpenedBatch(payload, *known)
+
+    def cannot_be_walked(self, header: BatchHeader) -> None:
+        """Note that a batch from to_cut() does not have the records that it should have."""
+        self._plain[header.base_offset, header.crc] = None
+        self._cache.count_refused(Refusal.RECORDS)
 
 
 def open_batch(stored: memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpenedBatch | Refusal:
@@ -316,4 +329,4 @@ def open_batch(stored: memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Ope
         places.walk_all(payload, header.record_count, header.last_offset_delta)
     except UNWALKABLE:
         return Refusal.RECORDS
-    return OpenedBatch(payload, places)
+    return OpenedBatch(payload, places, runs_of_payload(payload, header) if is_sparse(stored) else None)

@@ -8,27 +8,28 @@ record that has left the log is a batch of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.committed import CommittedLog
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
-from kbroker.broker.queues.sliced_batches import Walked, walk
-from kbroker.broker.queues.sparse_batches import is_sparse, runs_in
+from kbroker.broker.queues.sliced_batches import Walked, runs_in
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import CODEC_AT, CODEC_MASK, read_header
 from kbroker.formats.kept_copies import is_aborted_copy, without_mark
 from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.parking import Parking
-from kbroker.share.share_partition import SharePartition
 
 _BATCHES_AT_MOST = 64
 _READ_BYTES = 1
 """A read returns a whole batch, whatever its size."""
 _READ_WITH_NEXT_BYTES = 1 << 20
 """Batches of this size in all are read in one thread; an engine may copy them."""
+
+RecordOf: TypeAlias = Callable[[LoadedSharePartition, int], Awaitable[bytes | None]]
+"""ParkedReading.record_of: the kept bytes of a record that has left the log, a batch of its own."""
 
 
 class ParkedPlan(NamedTuple):
@@ -41,26 +42,28 @@ class ParkedPlan(NamedTuple):
 
 
 async def plan_parked(
-    partition: Partition,
-    engine: SharePartition,
+    loaded: LoadedSharePartition,
+    parking: Parking,
     opener: BatchOpener,
     room: int,
     max_bytes: int,
-    record_of: Callable[[int], Awaitable[bytes | None]],
-    committed: CommittedLog | None = None,
+    record_of: RecordOf,
 ) -> ParkedPlan:
     """At least one batch, then as many as `max_bytes` allows and as can be cut without waiting.
-    `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
-    `committed`: set, and loaded, if the group has read_committed. Aborted records are lost then.
+    Aborted records are lost if the group has read_committed; the transactions are loaded then.
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
-    parking = engine.parking
-    assert parking is not None
+    partition, committed = loaded.partition, loaded.committed
     offsets, taken, lost = list[int](), set[int](), list[int]()
     batches: list[Walked] = []
     walked = 0
-    leaders = _leaders(parking, room, None if committed is None else committed.high_watermark)
+    leaders: Sequence[int]
+    if committed is None:
+        leaders = parking.in_turn(room)
+    else:  # Records behind an open transaction have to wait.
+        end_offset, ready = committed.high_watermark, parking.in_turn(parking.ready)
+        leaders = list(islice((offset for offset in ready if offset < end_offset), room))
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
@@ -71,7 +74,7 @@ async def plan_parked(
             if leader not in read and _is_in_log(partition, leader):
                 others = (each for each in leaders[number + 1 :] if each not in taken)
                 read = await _read_with_next(partition, leader, others, max_bytes, opener)
-            batch = await parked_batch(partition, parking, leader, record_of, committed, read.get(leader))
+            batch = await parked_batch(loaded, leader, record_of, read.get(leader))
         except KafkaError:
             if batches or lost:
                 break  # The next plan begins with it, and reports it.
@@ -87,7 +90,9 @@ async def plan_parked(
         can_be_cut = await _can_be_cut(stored, opener, may_wait=not batches)
         if batches and (walked > TURN_RECORDS or not can_be_cut):
             break
-        here = [leader, *islice(_ready_beside(leader, batch, parking), room - len(offsets) - 1)]
+        ready_here = (each for each in range(batch[0], batch[1] + 1) if parking.is_ready(each))
+        beside = (each for each in ready_here if each != leader)
+        here = [leader, *islice(beside, room - len(offsets) - 1)]
         gone = _gone_from(stored, here, opener)
         lost += gone
         here = [each for each in here if each not in gone]
@@ -100,19 +105,6 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
-
-
-def _leaders(parking: Parking, room: int, end_offset: int | None) -> Sequence[int]:
-    """Records behind an open transaction, from `end_offset` on, have to wait."""
-    if end_offset is None:
-        return parking.in_turn(room)
-    visible = (offset for offset in parking.in_turn(parking.ready) if offset < end_offset)
-    return list(islice(visible, room))
-
-
-def _ready_beside(leader: int, batch: Walked, parking: Parking) -> Iterator[int]:
-    """The other records of the batch that are due."""
-    return (each for each in range(batch[0], batch[1] + 1) if each != leader and parking.is_ready(each))
 
 
 async def _read_with_next(
@@ -133,35 +125,26 @@ def _is_in_log(partition: Partition, offset: int) -> bool:
     return partition.log_start_offset <= offset < partition.high_watermark
 
 
-async def _batch_of(partition: Partition, offset: int, views: Sequence[memoryview] | None) -> Walked | None:
-    """The record batch that has that offset, if the log has one. `views`: the bytes of that read,
-    if the caller has them."""
-    if not _is_in_log(partition, offset):
-        return None
-    if views is None:
-        views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
-    batches = walk(views, offset, 1, partition.high_watermark)
-    if not batches or batches[0][0] > offset or batches[0][2]:
-        return None
-    return batches[0]
-
-
 async def parked_batch(
-    partition: Partition,
-    parking: Parking,
+    loaded: LoadedSharePartition,
     offset: int,
-    record_of: Callable[[int], Awaitable[bytes | None]],
-    committed: CommittedLog | None,
+    record_of: RecordOf,
     views: Sequence[memoryview] | None = None,
 ) -> Walked | None:
     """The record batch that has that offset, or the kept record if it has left the log. None: there
     is neither, or it belongs to an aborted transaction and the group has read_committed. `views`:
     the bytes of a read of that batch, if the caller has them."""
-    batch = await _batch_of(partition, offset, views)
-    if batch is not None:
-        return None if committed is not None and committed.is_aborted(batch) else batch
-    record = await record_of(offset) if parking.may_be_kept(offset) else None
-    if record is None or (committed is not None and is_aborted_copy(record)):
+    engine, partition = loaded.engine, loaded.partition
+    if _is_in_log(partition, offset):
+        end_offset = partition.high_watermark
+        if views is None:
+            views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=end_offset)
+        batches = loaded.walk(views, offset, 1, end_offset)
+        if batches and batches[0][0] <= offset and not batches[0][2]:
+            return batches[0]
+    may_be_kept = engine is not None and engine.parking is not None and engine.parking.may_be_kept(offset)
+    record = await record_of(loaded, offset) if may_be_kept else None
+    if record is None or (loaded.committed is not None and is_aborted_copy(record)):
         return None
     record = without_mark(record)
     return offset, offset, False, memoryview(record), 0, len(record)
@@ -169,7 +152,7 @@ async def parked_batch(
 
 def _gone_from(stored: memoryview, offsets: Sequence[int], opener: BatchOpener) -> list[int]:
     """Those of the offsets whose records compaction has removed from their batch."""
-    runs = runs_in(stored, opener) if is_sparse(stored, 0) else None
+    runs = runs_in(stored, opener)
     if runs is None:
         return []
     return [each for each in offsets if not any(first <= each <= last for first, last in runs)]

@@ -21,7 +21,7 @@ from kbroker.broker.queues.parked_left import kept_batch
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
 from kbroker.share import log_start, scanning
-from kbroker.share.effects import Persist, ShareSettings
+from kbroker.share.effects import Persist
 from kbroker.share.parked import Parked
 from kbroker.share.parked_order import READ_AT_ONCE
 from kbroker.share.parking import NOWHERE, Parking
@@ -58,20 +58,14 @@ class ParkedReading:
         return self._rows is not None
 
     def prepare(
-        self,
-        engine: SharePartition,
-        waiting: int,
-        settings: ShareSettings,
-        *,
-        kept_from: int = NOWHERE,
-        must: bool = False,
+        self, engine: SharePartition, waiting: int, *, kept_from: int = NOWHERE, must: bool = False
     ) -> None:
         """Let an engine park records. One that parks nothing, and never did, is left as it is.
 
         - `waiting`: how many records the persister has parked
         - `kept_from`: no record below that offset is kept
         - `must`: prepare it in any case"""
-        if engine.parking is None and self.is_possible and (must or waiting or settings.parks):
+        if engine.parking is None and self.is_possible and (must or waiting or engine.settings.parks):
             engine.parking = Parking(
                 waiting,
                 leader_epoch=engine.saves.leader_epoch,

@@ -5,22 +5,35 @@ The start of a record is known only from the previous record. So a walk notes ea
 record that it passes, and the place where it stops. A later search starts from the nearest of
 these.
 
-This module knows the bytes of one batch, and neither offsets of a log nor codecs.
+Compaction removes records, and the batch keeps its range of offsets. Such a batch is sparse:
+
+    header   base 100, last delta 9, 3 records
+    records  101, 104, 105
+    holes    100, 102..103, 106..109
+
+This module knows the bytes of one batch, and no codecs.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from kio._kio_native import read_signed_varint
 from kio.serial.errors import BufferUnderflow
 
+from kbroker.formats.batches import BatchHeader
+
 STRIDE: Final = 32
 UNWALKABLE: Final = (ValueError, IndexError, BufferUnderflow)
 """Raised by a walk where there is no record, or one that is out of order."""
+Runs: TypeAlias = Sequence[tuple[int, int]]
+"""First and last offsets."""
+_counts = struct.Struct(">23xi30xi").unpack_from
+"""Last offset delta and record count of a batch header."""
 
 
 class Places:
@@ -106,15 +119,31 @@ class Places:
         self._deltas, self._positions = deltas, positions
 
 
-def deltas_of(payload: bytes | memoryview, record_count: int, last_delta: int) -> Iterator[int]:
-    """The offset deltas of all records. Raises one of UNWALKABLE."""
+def is_sparse(view: memoryview, start: int = 0) -> bool:
+    """Whether the batch has fewer records than offsets."""
+    last_delta, record_count = _counts(view, start)
+    return bool(record_count <= last_delta)
+
+
+def runs_of_payload(payload: bytes | memoryview, header: BatchHeader) -> Runs | None:
+    """The offsets of a batch that have records; `payload` is not compressed. None: it cannot be
+    walked over."""
+    found: list[tuple[int, int]] = []
     at_least, position = 0, 0
-    for _ in range(record_count):
-        delta, end = _delta_and_end(payload, position)
-        if not at_least <= delta <= last_delta or end > len(payload):
-            raise ValueError(f"record at byte {position} is not where it should be")
-        yield delta
-        at_least, position = delta + 1, end
+    try:
+        for _ in range(header.record_count):
+            delta, end = _delta_and_end(payload, position)
+            if not at_least <= delta <= header.last_offset_delta or end > len(payload):
+                return None
+            offset = header.base_offset + delta
+            if found and found[-1][1] + 1 == offset:
+                found[-1] = found[-1][0], offset
+            else:
+                found.append((offset, offset))
+            at_least, position = delta + 1, end
+    except UNWALKABLE:
+        return None
+    return found
 
 
 def _delta_and_end(payload: bytes | memoryview, position: int) -> tuple[int, int]:

@@ -100,8 +100,8 @@ class Saving:
         for loaded, persist in saves:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
-                if persist.reasons or loaded.void_reasons:
-                    saves, persist = _with_reasons(saves, loaded, persist)
+            if persist.reasons or loaded.void_reasons:
+                saves, persist = _with_reasons(saves, loaded, persist)
             requests.append(_write_request((loaded.key[1], *persist[1:])))
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
@@ -125,12 +125,15 @@ class Saving:
         engine = loaded.engine
         assert engine is not None
         error: KafkaError | None = None
-        if persist.reasons:
-            _note_void_reasons(loaded, persist, is_saved=result.code is ErrorCode.none)
         if result.code is ErrorCode.none:
             engine.persisted(persist.token)
+            if persist.reasons:
+                loaded.void_reasons.difference_update(
+                    offset for offset, reason in persist.reasons if reason is None
+                )
         else:
             engine.persist_failed(persist.token, now_ms=now_ms())
+            loaded.void_reasons.update(offset for offset, reason in persist.reasons if reason is not None)
             error = client_error(result.code, result.message)
             if error.code in FENCING_CODES:
                 self._forget(loaded)
@@ -159,6 +162,11 @@ class Saving:
                 ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more."
             )
         return (await self.save_all(loaded.key[0], [(loaded, persist)]))[loaded]
+
+    async def must_save(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
+        """Save, if there is a change. Raises KafkaError; the engine then keeps it as unsaved."""
+        if persist is not None and (error := await self.save(loaded, persist)) is not None:
+            raise error
 
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
         """Save in the background changes that no client waits for: expired locks, released records,
@@ -191,13 +199,6 @@ def _with_reasons(
     more = persist._replace(reasons=without_reasons(sorted(loaded.void_reasons), persist.reasons))
     loaded.void_reasons.difference_update(offset for offset, reason in more.reasons if reason is not None)
     return [(each, more if saved is persist else saved) for each, saved in saves], more
-
-
-def _note_void_reasons(loaded: LoadedSharePartition, persist: Persist, *, is_saved: bool) -> None:
-    if is_saved:
-        loaded.void_reasons.difference_update(offset for offset, reason in persist.reasons if reason is None)
-    else:
-        loaded.void_reasons.update(offset for offset, reason in persist.reasons if reason is not None)
 
 
 def _take_queued(loaded: LoadedSharePartition) -> list[Save]:

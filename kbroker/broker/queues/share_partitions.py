@@ -26,9 +26,9 @@ from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.expiry import Expiry
-from kbroker.broker.queues.filters import Filter, filters_of
+from kbroker.broker.queues.filters import filters_of
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
-from kbroker.broker.queues.loading import LoadTurns, load_share_partition
+from kbroker.broker.queues.loading import Load, LoadTurns
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.broker.queues.parked_reading import ParkedReading
 from kbroker.broker.queues.saving import Save, Saving, client_error
@@ -94,12 +94,9 @@ class SharePartitions:
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._load_turns = LoadTurns()
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
-        self._dead_letters = DeadLetterHooks()
         self.held: dict[str, HeldRecords] = {}
         """The records that members hold, for groups with a prefetch limit and a share-partition in
         memory."""
-        self.filters: dict[str, tuple[Filter, ...]] = {}
-        """Of groups that have some, and a share-partition in memory."""
         self.is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """For groups that had a share-partition in memory, or lost records. Clients cannot add
@@ -115,7 +112,7 @@ class SharePartitions:
 
     def notify(self, dead_letters: DeadLetterHooks) -> None:
         """Have the writer of dead letters notified from now on."""
-        self._dead_letters = self.saving.dead_letters = dead_letters
+        self.saving.dead_letters = dead_letters
 
     # -- finding and loading
 
@@ -168,14 +165,9 @@ class SharePartitions:
         group_id, (topic_id, index) = loaded.key
         began = trio.current_time()
         try:
-            engine, waiting, kept_from = await load_share_partition(
-                self._persister,
-                group_id,
-                loaded.partition,
-                self.settings(group_id),
-                lambda: self._reset_policy(group_id),
-                lambda: loaded.gone,
-                self._load_turns,
+            load = Load(self._persister, group_id, loaded.partition, self._load_turns)
+            engine, waiting, kept_from = await load.run(
+                self.settings(group_id), lambda: self._reset_policy(group_id), lambda: loaded.gone
             )
         except KafkaError as error:
             self._not_loaded(
@@ -192,15 +184,14 @@ class SharePartitions:
             self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
         if not loaded.gone:
-            loaded.use(engine, self.settings(group_id))  # Perhaps altered while the state was read.
+            self._use(loaded, engine)  # The settings were perhaps altered while the state was read.
             loaded.engine = engine
-            self.parked.prepare(engine, waiting, engine.settings, kept_from=kept_from)
+            self.parked.prepare(engine, waiting, kept_from=kept_from)
             self._count_held(group_id, engine)
-            self._note_filters(group_id)
             loaded.metrics = self.metrics.setdefault(group_id, ShareGroupMetrics())
             loaded.metrics.load_seconds.observe(trio.current_time() - began)
             loaded.waiters.wake_all()
-            self._dead_letters.loaded(loaded)
+            self.saving.dead_letters.loaded(loaded)
             self.parked.see_to(loaded)
             self.scanner.see_to(loaded)
             self.retire(loaded)
@@ -226,7 +217,6 @@ class SharePartitions:
             if not group:
                 del self._groups[group_id]
                 self.held.pop(group_id, None)
-                self.filters.pop(group_id, None)
         loaded.gone = True
         loaded.waiters.wake_all()
         loaded.settled.wake_all()
@@ -245,7 +235,7 @@ class SharePartitions:
     def forget_group(self, group_id: str) -> None:
         for loaded in list(self._groups.get(group_id, {}).values()):
             self._forget(loaded)
-        self._dead_letters.forget_group(group_id)
+        self.saving.dead_letters.forget_group(group_id)
         self.metrics.pop(group_id, None)
 
     def forget_topic(self, topic: Sequence[Partition]) -> None:
@@ -254,7 +244,7 @@ class SharePartitions:
             self._forget(loaded)
         for metrics in self.metrics.values():
             metrics.forget(logs)
-        self._dead_letters.forget_topic(topic)
+        self.saving.dead_letters.forget_topic(topic)
 
     def retire_unless_used(self, loaded: LoadedSharePartition) -> None:
         """Mark it for retirement if its group has no sessions. Called for one that was loaded
@@ -276,25 +266,25 @@ class SharePartitions:
     def settings_changed(self, group_id: str | None = None) -> None:
         """The configs of one group, or of the broker (None), were altered. They apply to the next
         locks and fetches."""
-        for (group, _), loaded in self._loaded.items():
-            if loaded.engine is not None and group_id in (None, group):
-                counted = loaded.engine.settings.prefetch > 0
-                loaded.use(loaded.engine, self.settings(group))
-                self.parked.prepare(loaded.engine, 0, loaded.engine.settings)
-                self.scanner.see_to(loaded)
-                if counted != (loaded.engine.settings.prefetch > 0):
-                    self._count_held(group, loaded.engine)
-                loaded.waiters.wake_all()
-        for loaded in [
-            each
-            for each in self._loaded.values()
-            if each.engine is not None and group_id in (None, each.key[0])
-        ]:
+        for loaded in self.loaded():
+            engine, group = loaded.engine, loaded.key[0]
+            if engine is None or group_id not in (None, group):
+                continue
+            counted = engine.settings.prefetch > 0
+            self._use(loaded, engine)
+            self.parked.prepare(engine, 0)
+            self.scanner.see_to(loaded)
+            if counted != (engine.settings.prefetch > 0):
+                self._count_held(group, engine)
+            loaded.waiters.wake_all()
             self.retire(loaded)  # It may have worked alone until now.
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
-        for group in self._groups if group_id is None else (group_id,):
-            self._note_filters(group)
+
+    def _use(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
+        settings = self.settings(loaded.key[0])
+        loaded.use(engine, settings)
+        loaded.filters = filters_of(settings, self.expiry)
 
     def _count_held(self, group_id: str, engine: SharePartition) -> None:
         """Count what members hold where the group's settings need that."""
@@ -302,13 +292,6 @@ class SharePartitions:
             engine.count_held(self.held.setdefault(group_id, HeldRecords()))
         elif group_id in self.held:
             engine.count_held(None)
-
-    def _note_filters(self, group_id: str) -> None:
-        filters = filters_of(self.settings(group_id), self.expiry) if group_id in self._groups else ()
-        if filters:
-            self.filters[group_id] = filters
-        else:
-            self.filters.pop(group_id, None)
 
     # -- acknowledging
 
@@ -392,7 +375,7 @@ class SharePartitions:
         assert engine is not None
         end_waits(loaded)
         if archiving.has_dead_letters(engine):
-            self._dead_letters.wake(loaded)
+            self.saving.dead_letters.wake(loaded)
         if engine.parking is not None and engine.parking.has_unsaved:
             self.saving.save_later(loaded, engine.retry_unsaved())
         if engine.key_order is not None:

@@ -13,10 +13,6 @@ too. Length, last offset delta, record count and CRC are its own. Records that a
 other members hold, divide a batch into several slices. A slice of a compressed batch is
 uncompressed: the batch was opened before any record of it was acquired (opened_batches.py).
 
-Only a walk from record to record finds a record. `TakenRecords` remembers the places
-(record_places.py) in the uncompressed batches that were cut last, and an opened batch has its own.
-So no poll walks from a batch's beginning.
-
 These are sent whole, as in Kafka:
 
 - batches that are taken whole
@@ -27,6 +23,10 @@ These are sent whole, as in Kafka:
 A client that acquired a record which was not sent would acknowledge a gap, and that is final. So a
 slice is sent only if it has a record for each acquired offset, or the batch has holes (compaction).
 
+A member that takes exact numbers of records gets none for a hole, so the broker passes over holes
+as it does over control batches. Other members get the batch whole and acknowledge its holes as
+gaps, as in Kafka.
+
 This module knows bytes and offsets, and neither locks nor clients.
 """
 
@@ -35,12 +35,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
-from kbroker.broker.queues.record_places import UNWALKABLE, Places
-from kbroker.broker.queues.sparse_batches import is_sparse
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatch, Refusal, must_be_opened
+from kbroker.broker.queues.record_places import UNWALKABLE, Runs, is_sparse
 from kbroker.formats.batches import (
     CODEC_AT,
     CODEC_MASK,
@@ -58,7 +58,6 @@ from kbroker.formats.turns import TURN_RECORDS
 from kbroker.share.acquire import Control
 from kbroker.share.effects import AcquiredRange
 
-_BATCHES_REMEMBERED = 4
 _COPY_BELOW_BYTES = 4 << 10
 """A smaller slice is copied behind its header: one buffer to send instead of two."""
 
@@ -124,16 +123,12 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
 def control_of(batches: Sequence[Walked], last: int) -> list[Control]:
     """The batches that members never get, up to offset `last`. Those of a producer are markers, or
     belong to an aborted transaction. Those without records are finished as well."""
-    return [
-        Control(first, min(end_offset, last), _is_finished(view, start))
-        for first, end_offset, is_control, view, start, _ in batches
-        if is_control and first <= last
-    ]
-
-
-def _is_finished(view: memoryview, start: int) -> bool:
-    _, producer_id, record_count = producer_of(view, start)
-    return producer_id >= 0 or not record_count
+    found: list[Control] = []
+    for first, end_offset, is_control, view, start, _ in batches:
+        if is_control and first <= last:
+            _, producer_id, record_count = producer_of(view, start)
+            found.append(Control(first, min(end_offset, last), producer_id >= 0 or not record_count))
+    return found
 
 
 def whole_batches(
@@ -211,88 +206,86 @@ def front_of(
     return Front(len(batches))
 
 
-class TakenRecords:
-    """Cuts the records of one share-partition for exact fetches. Memory: for `_BATCHES_REMEMBERED`
-    uncompressed batches, 8 bytes for each stride of records."""
+def taken_records(
+    batches: Sequence[Walked], ranges: Sequence[AcquiredRange], opener: BatchOpener, max_bytes: int
+) -> list[Buffer]:
+    """The records of `ranges` for an exact fetch, in offset order; the module head lists the
+    batches that are sent whole. A batch of which only holes were taken is sent whole too, because
+    clients expect records for the ranges.
 
-    __slots__ = ("_places",)
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[int, int], Places | None] = {}
-
-    def of(
-        self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange], opener: BatchOpener, max_bytes: int
-    ) -> list[Buffer]:
-        """The records of `ranges`, which are in offset order; the module head lists the batches
-        that are sent whole. A batch of which only holes were taken is sent whole too, because
-        clients expect records for the ranges.
-
-        `max_bytes`: limit for plain slices that are larger than their compressed batches."""
-        buffers: list[Buffer] = []
-        unsent: list[StoredBatch] = []
-        for batch in map(StoredBatch._make, batches):
-            runs = [] if batch.is_control else _runs_within(batch, ranges)
-            if not runs:
-                continue
-            slices = None
-            if runs[0] != (batch.base_offset, batch.last_offset):
-                header = read_header(batch.view, batch.start)
-                if must_be_opened(header):
-                    slices = _plain_slices(batch, header, runs, opener, max_bytes)
-                    max_bytes -= sum(map(len, slices or ()))
-                else:
-                    slices = self._slices(batch, header, runs, opener)
-            if slices:
-                buffers += _views(unsent)
-                buffers += slices
-                unsent = []
-            else:
-                unsent.append(batch)
-        buffers += _views(unsent)
-        return buffers
-
-    def _slices(
-        self, batch: StoredBatch, header: BatchHeader, runs: Sequence[tuple[int, int]], opener: BatchOpener
-    ) -> list[Buffer] | None:
-        """Slices of an uncompressed batch; None: send it whole."""
-        key = header.base_offset, header.crc
-        try:
-            places = self._places.pop(key)
-        except KeyError:
-            places = Places() if crc_is_valid(batch.view, batch.start, header) else None
-            if places is None:
-                opener.count_refused(Refusal.CRC)
-            while len(self._places) >= _BATCHES_REMEMBERED:
-                del self._places[next(iter(self._places))]
+    `max_bytes`: limit for plain slices that are larger than their compressed batches."""
+    buffers: list[Buffer] = []
+    unsent: list[StoredBatch] = []
+    for batch in map(StoredBatch._make, batches):
+        runs = [] if batch.is_control else _runs_within(batch, ranges)
+        if not runs:
+            continue
         slices = None
-        if places is not None:
-            payload = batch.view[batch.start + HEADER_SIZE : batch.end]
-            try:
-                slices = _cut(batch, payload, _find(header, payload, places, runs))
-            except UNWALKABLE:
-                places = None
-                opener.count_refused(Refusal.RECORDS)
-        self._places[key] = places
-        return slices
+        if runs[0] != (batch.base_offset, batch.last_offset):
+            header = read_header(batch.view, batch.start)
+            if must_be_opened(header):
+                slices = _slices(batch, header, runs, opener, max_bytes)
+                max_bytes -= sum(map(len, slices or ()))
+            else:
+                slices = _slices(batch, header, runs, opener, None)
+        if slices:
+            buffers += _views(unsent)
+            buffers += slices
+            unsent = []
+        else:
+            unsent.append(batch)
+    buffers += _views(unsent)
+    return buffers
 
 
-def _plain_slices(
-    batch: StoredBatch,
-    header: BatchHeader,
-    runs: Sequence[tuple[int, int]],
-    opener: BatchOpener,
-    max_bytes: int,
+def _slices(
+    batch: StoredBatch, header: BatchHeader, runs: Runs, opener: BatchOpener, max_bytes: int | None
 ) -> list[Buffer] | None:
-    """Slices of a compressed batch; None: send it whole. They are copies: the cache owns the
-    payload."""
-    opened = opener.find(header.base_offset, header.crc)
-    if opened is None or isinstance(opened, Refusal):
+    """None: send it whole."""
+    opened = opener.to_cut(batch.view[batch.start : batch.end], header)
+    if opened is None:
         return None
-    found = _find(header, opened.payload, opened.places, runs)
-    size = sum(HEADER_SIZE + end - begin for _, _, begin, end in found)
-    if size > max_bytes and size > header.size_bytes:
+    try:
+        found = _find(header, opened, runs)
+    except UNWALKABLE:
+        opener.cannot_be_walked(header)
         return None
+    if max_bytes is not None:
+        size = sum(HEADER_SIZE + end - begin for _, _, begin, end in found)
+        if size > max_bytes and size > header.size_bytes:
+            return None
     return _cut(batch, opened.payload, found)
+
+
+def split(batches: Sequence[Walked], offset: int, opener: BatchOpener) -> tuple[Runs, list[Control]]:
+    """From `offset` on: what members may get of these batches, and the holes in them."""
+    runs: list[tuple[int, int]] = []
+    holes: list[Control] = []
+    for base, last, _, view, start, end in batches:
+        here = runs_in(view[start:end], opener)
+        if not here:
+            runs.append((base, last))
+            continue
+        runs += [run for run in here if run[1] >= offset]
+        holes += [hole for hole in holes_of(base, last, here) if hole.last_offset >= offset]
+    return runs, holes
+
+
+def runs_in(stored: memoryview, opener: BatchOpener) -> Runs | None:
+    """The offsets of a sparse batch that have records. None: it is not sparse, or they are not
+    known, because the batch is not opened or cannot be read."""
+    opened = opener.to_cut(stored, read_header(stored)) if is_sparse(stored) else None
+    return None if opened is None else opened.runs
+
+
+def holes_of(base: int, last: int, runs: Runs) -> list[Control]:
+    """The offsets of the batch base..last that are in none of the runs."""
+    edges = [(base - 1, base - 1), *runs, (last + 1, last + 1)]
+    return [
+        Control(before[1] + 1, after[0] - 1, True)
+        for before, after in pairwise(edges)
+        if before[1] + 1 < after[0]
+    ]
 
 
 def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tuple[int, int]]:
@@ -314,10 +307,9 @@ _Found: TypeAlias = tuple[int, int, int, int]
 """A run of records: last offset delta, record count, begin and end in the payload."""
 
 
-def _find(
-    header: BatchHeader, payload: bytes | memoryview, places: Places, runs: Sequence[tuple[int, int]]
-) -> list[_Found]:
+def _find(header: BatchHeader, opened: OpenedBatch, runs: Runs) -> list[_Found]:
     """Raises one of UNWALKABLE, also if a batch without holes has no record for an offset."""
+    payload, places, _ = opened
     has_holes = header.record_count != header.last_offset_delta + 1
     found = []
     for first, last in runs:

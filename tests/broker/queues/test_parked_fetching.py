@@ -17,6 +17,7 @@ from kbroker import plugins
 from kbroker.broker.logs.reading import ReadablePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
 from kbroker.broker.queues.parked_fetching import ParkedPlan, plan_parked
+from kbroker.broker.queues.sliced_batches import walk
 from kbroker.errors import KafkaError
 from kbroker.formats.batches import Record, build_batch, stamp
 from kbroker.formats.compression import Codec
@@ -59,13 +60,15 @@ class World:
 
     async def plan(self, *offsets: int, room: int = 500, max_bytes: int = 50 << 20) -> ParkedPlan:
         self.threads = self.reads = 0
-        engine: Any = SimpleNamespace(parking=Due(offsets))
-        opener = BatchOpener(self._opened, LOG)
-        partition: Any = self.partition
-        return await plan_parked(partition, engine, opener, room, max_bytes, _kept)
+        due: Any = Due(offsets)
+        loaded: Any = SimpleNamespace(
+            partition=self.partition, engine=SimpleNamespace(parking=due), committed=None, walk=walk
+        )
+        opener = BatchOpener(self._opened, LOG, {})
+        return await plan_parked(loaded, due, opener, room, max_bytes, _kept)
 
 
-async def _kept(offset: int) -> bytes | None:
+async def _kept(_: object, offset: int) -> bytes | None:
     return KEPT if offset < 50 else None
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kbroker.broker.queues.schedules import due_now
+from kbroker.broker.queues.scanner import due_now
 from kbroker.broker.queues.sliced_batches import walk
 from kbroker.formats.batches import HEADER_SIZE, Record, build_batch
 from kbroker.formats.compression import Codec

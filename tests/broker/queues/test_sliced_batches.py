@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.broker.logs.stored_batches import iter_possible
-from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches, must_be_opened
+from kbroker.broker.queues import opened_batches
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches, PlainBatches, must_be_opened
 from kbroker.broker.queues.record_places import STRIDE, Places
 from kbroker.broker.queues.sliced_batches import (
-    _BATCHES_REMEMBERED,
     Front,
     StoredBatch,
-    TakenRecords,
     front_of,
+    taken_records,
     walk,
     whole_batches,
 )
@@ -103,10 +103,10 @@ def opener_of(*batches: bytes, max_bytes: int = _MUCH, quickly: bool = False) ->
     async def open_all() -> None:
         for batch in batches:
             if must_be_opened(read_header(batch)):
-                await BatchOpener(cache, LOG).open(memoryview(batch))
+                await BatchOpener(cache, LOG, {}).open(memoryview(batch))
 
     trio.run(open_all)
-    opener = BatchOpener(cache, LOG)
+    opener = BatchOpener(cache, LOG, {})
     if not quickly:
         opener._turn.end()
         opener._turns_left = 1
@@ -116,11 +116,10 @@ def opener_of(*batches: bytes, max_bytes: int = _MUCH, quickly: bool = False) ->
 def records_of(
     batches: Iterable[bytes],
     ranges: Sequence[AcquiredRange],
-    slicer: TakenRecords | None = None,
     max_bytes: int = _MUCH,
 ) -> list[Buffer]:
     batches = list(batches)
-    return (slicer or TakenRecords()).of(read(*batches), ranges, opener_of(*batches), max_bytes)
+    return taken_records(read(*batches), ranges, opener_of(*batches), max_bytes)
 
 
 def numbered(count: int, first: int = 0) -> list[Record]:
@@ -193,7 +192,7 @@ def test_a_client_reads_exactly_what_was_taken(
     """In any order, repeatedly: positions cached in one turn are right in the next."""
     batches, records = log
     last = read(*batches)[-1].last_offset
-    slicer, opener = TakenRecords(), opener_of(*batches)
+    opener = opener_of(*batches)
     for turn in turns:
         offsets = sorted(
             {offset for start in turn for offset in range(start, start + 1 + start % 7)}
@@ -202,7 +201,7 @@ def test_a_client_reads_exactly_what_was_taken(
         if not offsets:
             continue
         ranges = [AcquiredRange(offset, offset, 1 + offset % 2) for offset in offsets]
-        found = decoded(slicer.of(read(*batches), ranges, opener, _MUCH))
+        found = decoded(taken_records(read(*batches), ranges, opener, _MUCH))
         expected = [record for record in records if record.offset in offsets]
         assert [record for record in found if record.offset in offsets] == expected
         hole = [
@@ -304,7 +303,7 @@ def test_batches_that_are_taken_whole_are_not_copied() -> None:
     stored = read(
         batch_of(numbered(10), 0, 9), batch_of(numbered(10, 10), 10, 19), batch_of(numbered(10, 20), 20, 29)
     )
-    buffers = TakenRecords().of(stored, taken((0, 19), (25, 25)), opener_of(), _MUCH)
+    buffers = taken_records(stored, taken((0, 19), (25, 25)), opener_of(), _MUCH)
     assert bytes(buffers[0]) == bytes(stored[0].view[: stored[1].end])
     assert isinstance(buffers[0], memoryview)
     assert [record.offset for record in decoded(buffers)] == [*range(20), 25]
@@ -325,16 +324,18 @@ class TestWhole:
     @pytest.mark.parametrize("codec", COMPRESSED)
     def test_compressed_and_not_opened(self, codec: Codec) -> None:
         batch = build_batch(numbered(50), codec=codec, producer=ProducerInfo(7, 0, 0))
-        assert b"".join(TakenRecords().of(read(batch), taken((3, 3)), opener_of(), _MUCH)) == batch
+        assert b"".join(taken_records(read(batch), taken((3, 3)), opener_of(), _MUCH)) == batch
 
     def test_a_new_crc_does_not_hide_damage(self) -> None:
         batch = bytearray(batch_of(numbered(50), 0, 49))
         batch[-1] ^= 1
         following = batch_of(numbered(5, 50), 50, 54)
-        slicer, opener = TakenRecords(), opener_of()
+        opener = opener_of()
         for _ in range(2):
             stored = read(bytes(batch), following)
-            assert b"".join(slicer.of(stored, taken((3, 3), (52, 52)), opener, _MUCH))[: len(batch)] == batch
+            assert (
+                b"".join(taken_records(stored, taken((3, 3), (52, 52)), opener, _MUCH))[: len(batch)] == batch
+            )
         assert opener._cache.statistics().refused["crc"] == 1
 
     def test_records_that_are_none(self) -> None:
@@ -348,9 +349,9 @@ class TestWhole:
             batch = bytearray(batch_of(numbered(50), 0, 49))
             batch[at : at + len(wrong)] = wrong
             struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))
-            slicer, opener = TakenRecords(), opener_of()
+            opener = opener_of()
             for _ in range(2):
-                assert b"".join(slicer.of(read(bytes(batch)), taken((3, 3)), opener, _MUCH)) == batch
+                assert b"".join(taken_records(read(bytes(batch)), taken((3, 3)), opener, _MUCH)) == batch
             assert opener._cache.statistics().refused["records"] == 1
 
     @pytest.mark.parametrize("kind", ODD_BATCHES)
@@ -537,7 +538,7 @@ def test_whatever_is_cut_has_been_opened(
         offsets = [offset for first, last, _ in ranges for offset in range(first, last + 1)]
         assert len(offsets) == min(room, could)
         assert [
-            record.offset for record in decoded(TakenRecords().of(batches[:ready], ranges, opener, _MUCH))
+            record.offset for record in decoded(taken_records(batches[:ready], ranges, opener, _MUCH))
         ] == offsets
         half = len(offsets) // 2 + 1
         for run, kind in ((offsets[:half], verdict), (offsets[half:], ACCEPT)):
@@ -552,7 +553,7 @@ def test_whatever_is_cut_has_been_opened(
 class TestCost:
     """Counted work: function calls and memory, not seconds."""
 
-    def calls(self, slicer: TakenRecords, stored: list[StoredBatch], offset: int, opener: BatchOpener) -> int:
+    def calls(self, stored: list[StoredBatch], offset: int, opener: BatchOpener) -> int:
         calls = 0
 
         def count(_: object, event: str, __: object) -> None:
@@ -561,31 +562,31 @@ class TestCost:
 
         sys.setprofile(count)
         try:
-            slicer.of(stored, taken((offset, offset)), opener, _MUCH)
+            taken_records(stored, taken((offset, offset)), opener, _MUCH)
         finally:
             sys.setprofile(None)
         return calls
 
     def test_a_record_far_inside_costs_no_walk_from_the_beginning(self) -> None:
         stored = read(batch_of(numbered(8000), 0, 7999))
-        slicer, opener = TakenRecords(), opener_of()
-        of_the_first = self.calls(slicer, stored, 1, opener)
+        opener = opener_of()
+        of_the_first = self.calls(stored, 1, opener)
         for offset in range(2, 7900):
-            slicer.of(stored, taken((offset, offset)), opener, _MUCH)
-        assert self.calls(slicer, stored, 7900, opener) <= of_the_first + 10, "the next one"
+            taken_records(stored, taken((offset, offset)), opener, _MUCH)
+        assert self.calls(stored, 7900, opener) <= of_the_first + 10, "the next one"
         for again in (7000, 33, 5, 4211):
-            assert self.calls(slicer, stored, again, opener) <= of_the_first + 3 * STRIDE, "delivered again"
+            assert self.calls(stored, again, opener) <= of_the_first + 3 * STRIDE, "delivered again"
 
     def test_nothing_of_an_opened_batch_costs_a_walk_from_the_beginning(self) -> None:
         batch = batch_of(numbered(8000), 0, 7999, codec=Codec.LZ4)
         stored, opener = read(batch), opener_of(batch)
         for offset in (7900, 1, 7000, 33, 5, 4211):
-            assert self.calls(TakenRecords(), stored, offset, opener) <= 100 + 3 * STRIDE
+            assert self.calls(stored, offset, opener) <= 100 + 3 * STRIDE
 
     def test_few_batches_are_remembered(self) -> None:
-        slicer = TakenRecords()
-        for number in range(20):
+        plain: PlainBatches = {}
+        opener, most = BatchOpener(OpenedBatches(_MUCH), LOG, plain), opened_batches._PLAIN_REMEMBERED
+        for number in range(most + 4):
             batch = batch_of(numbered(10, 10 * number), 10 * number, 10 * number + 9)
-            records_of([batch], taken((10 * number, 10 * number)), slicer)
-        assert len(slicer._places) == _BATCHES_REMEMBERED
-        assert [base_offset for base_offset, _ in slicer._places] == [160, 170, 180, 190]
+            taken_records(read(batch), taken((10 * number, 10 * number)), opener, _MUCH)
+        assert [base_offset for base_offset, _ in plain] == [10 * number for number in range(4, most + 4)]
