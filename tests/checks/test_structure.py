@@ -32,6 +32,9 @@ SMALL_MODULES = {
     "kbroker.api.consumer_group_describe of kbroker.api.share_group_describe": _ONE_API,
     "kbroker.api.consumer_group_heartbeat of kbroker.api.share_group_heartbeat": _ONE_API,
     "kbroker.broker.logs.payload_arrays of kbroker.broker.logs.payload_check": _LAZY,
+    "kbroker.broker.queues.filters of kbroker.broker.queues.share_partitions": (
+        "the settings that keep records back in one place; a fetch knows their base class alone"
+    ),
     "kbroker.cli.acls.places of kbroker.cli.acls.command": _LAZY,
     "kbroker.compaction.offset_arrays of kbroker.compaction.offset_map": _LAZY,
     "kbroker.formats.zstd of kbroker.formats.compression": (
