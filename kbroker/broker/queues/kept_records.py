@@ -217,7 +217,9 @@ class KeptRecords:
         room = self._disk_floor.kept_room()
         max_bytes = min(BYTES_A_TURN, _freed(segments, ends[-1]), room)
         states = partition.producers
-        aborted = () if states is None else states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
+        aborted: Sequence[AbortedTransaction] = ()
+        if offsets and states is not None:
+            aborted = states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
         records = await trio.to_thread.run_sync(
             _read, partition, offsets, max_bytes, aborted, limiter=_threads
         )
