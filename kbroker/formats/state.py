@@ -19,6 +19,7 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON
+    given_up/      topic id (16), partition (4), group str           GivenUp: JSON
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
     transaction/   transactional id                                  TransactionRecord: JSON
@@ -73,6 +74,7 @@ from kbroker.formats.state_values import (
     ControlHint,
     DeadLetterCursor,
     Generation,
+    GivenUp,
     JsonValue,
     LeaderEpoch,
     LogStart,
@@ -97,13 +99,13 @@ __all__ = [
     "GENERATION", "GROUP_VALUES", "MAX_GROUP_ID_BYTES", "MAX_KEY_BYTES", "MAX_MEMBER_ID_BYTES",
     "META_VALUES", "PERSISTER", "PRODUCER_IDS", "SCRAM_SECRET", "Cleaned", "CleanedKey", "Config",
     "ConfigKey", "ControlChain", "ControlHint", "ControlHintKey", "DeadLetterCursor", "DeadLetterKey",
-    "Generation", "GroupKey", "GroupOffsetKey", "JsonValue", "LeaderEpoch", "LeaderEpochKey", "LogStart",
-    "LogStartKey", "MetaKey", "PendingOffsetKey", "PersisterName", "Producer", "ProducerBatch",
-    "ProducerIds", "ProducerSnapshot", "ProducerSnapshotKey", "ResourceType", "ScramKey", "ScramSecret",
-    "ShareStateKey", "StateKey", "StateValue", "Topic", "TopicKey", "TopicState",
-    "control_hint_topic_prefix", "dead_letter_topic_prefix", "group_offset_key_end", "group_offsets_prefix",
-    "group_prefix", "parse_key", "read_entries", "share_partition_prefix", "share_state_number",
-    "share_topic_prefix",
+    "Generation", "GivenUp", "GivenUpKey", "GroupKey", "GroupOffsetKey", "JsonValue", "LeaderEpoch",
+    "LeaderEpochKey", "LogStart", "LogStartKey", "MetaKey", "PendingOffsetKey", "PersisterName", "Producer",
+    "ProducerBatch", "ProducerIds", "ProducerSnapshot", "ProducerSnapshotKey", "ResourceType", "ScramKey",
+    "ScramSecret", "ShareStateKey", "StateKey", "StateValue", "Topic", "TopicKey", "TopicState",
+    "control_hint_topic_prefix", "dead_letter_topic_prefix", "given_up_topic_prefix",
+    "group_offset_key_end", "group_offsets_prefix", "group_prefix", "parse_key", "read_entries",
+    "share_partition_prefix", "share_state_number", "share_topic_prefix",
 ]  # fmt: skip
 
 MAX_KEY_BYTES: Final = 511
@@ -370,32 +372,54 @@ share_state_number: Final = _NUMBER.pack
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterKey:
-    """A share-partition whose dead letters are being written."""
+class _SharePartitionKey:
+    """A key of one share-partition."""
 
     topic_id: UUID
     partition: int
     group_id: str
-    namespace: ClassVar[bytes] = b"dead_letter/"
+    namespace: ClassVar[bytes]
 
     def encode(self) -> bytes:
         return self.namespace + _LOG.pack(self.topic_id.bytes, self.partition) + encode_string(self.group_id)
 
     @classmethod
-    def parse(cls, body: bytes) -> DeadLetterKey:
+    def parse(cls, body: bytes) -> Self:
         topic_id, partition = _LOG.unpack_from(body)
         group_id, end = decode_string(body, _LOG.size)
         if end != len(body):
             raise IndexError("bytes are left over")
         return cls(UUID(bytes=topic_id), partition, group_id)
 
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterKey(_SharePartitionKey):
+    """A share-partition whose dead letters are being written."""
+
+    namespace: ClassVar[bytes] = b"dead_letter/"
+
     def decode_value(self, value: bytes) -> DeadLetterCursor:
         return DeadLetterCursor.decode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpKey(_SharePartitionKey):
+    """A share-partition whose group has given up records."""
+
+    namespace: ClassVar[bytes] = b"given_up/"
+
+    def decode_value(self, value: bytes) -> GivenUp:
+        return GivenUp.decode(value)
 
 
 def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
     """The prefix of the cursors of all groups on one topic."""
     return DeadLetterKey.namespace + topic_id.bytes
+
+
+def given_up_topic_prefix(topic_id: UUID) -> bytes:
+    """The prefix of the counts of all groups on one topic."""
+    return GivenUpKey.namespace + topic_id.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +450,7 @@ StateKey: TypeAlias = (
     | PendingOffsetKey
     | ShareStateKey
     | DeadLetterKey
+    | GivenUpKey
     | ControlHintKey
     | ParkedKey
     | TransactionKey

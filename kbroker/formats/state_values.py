@@ -221,6 +221,14 @@ class DeadLetterCursor(JsonValue):
             object.__setattr__(self, "topic_id", UUID(str(self.topic_id)))
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp(JsonValue):
+    """How many records a group has given up in a share-partition since its state was created,
+    without a dead letter queue or with their dead letters. Version 0.1.0 counted none."""
+
+    records: int
+
+
 class ControlChain(NamedTuple):
     """The offsets of a group's newest SHARE_CHECKPOINT and of its newest control record, which is
     the checkpoint itself or a later SHARE_DELTA."""

@@ -104,6 +104,7 @@ def dead_lettered(engine: SharePartition, runs: Sequence[tuple[int, int]]) -> Pe
     if not ended and not rows:
         return None
     engine.counters.dead_lettered += len(rows) + size_of(ended)
+    engine.window.given_up += len(rows)
     persist = engine.saves.begin_best_effort(engine.parking, ended)
     engine.advance()
     return persist

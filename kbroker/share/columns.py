@@ -69,6 +69,8 @@ class WindowColumns:
       open while the SPEO is `gap_end`.
     - `letters_wait`: dead letters wait for room on the disk.
     - `rejected`, `exhausted`: records given up since the window was created; they never fall.
+    - `given_up`: records that are ARCHIVED for that, and that no Persist has counted yet.
+      `giving_up`: those that will be, once the Persist that begins next is saved.
     """
 
     __slots__ = (
@@ -80,6 +82,8 @@ class WindowColumns:
         "exhausted",
         "gap_end",
         "gap_start",
+        "given_up",
+        "giving_up",
         "highest_count",
         "letters_wait",
         "lock_numbers",
@@ -111,7 +115,7 @@ class WindowColumns:
         self.gap_start = 0
         self.gap_end = -1
         self.letters_wait = False
-        self.rejected = self.exhausted = 0
+        self.rejected = self.exhausted = self.given_up = self.giving_up = 0
         self.clear(start_offset)
 
     def clear(self, offset: int) -> None:

@@ -59,6 +59,9 @@ class Persist(NamedTuple):
     """How many records are parked after that; only where `parking` is not empty."""
     reasons: tuple[ReasonChange, ...] = ()
     """Of rejections. The engine gives none: the caller adds them."""
+    given_up: int = 0
+    """How many records are given up for good with this, or were before and no saved Persist counts
+    them: without a dead letter queue, or with their dead letters. Not those that the log lost."""
 
     @property
     def archiving(self) -> bool:

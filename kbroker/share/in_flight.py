@@ -40,6 +40,7 @@ MAX_SPAN = 1 << 20
 
 _RELEASE = int(Event.RELEASE)
 _REJECT = int(Event.REJECT)
+_ARCHIVED_PENDING = RecordState.ARCHIVED | PENDING
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
 _SINGLE = tuple(bytes([code]) for code in range(256))
@@ -244,10 +245,12 @@ class InFlightWindow(WindowColumns):
                 return
             if types[0] == _REJECT:
                 self.rejected += last - first + 1
+                self.giving_up += 0 if settings.dead_letter_queue else last - first + 1
             self._set_code(first, last, acknowledged[types[0]])
             return
         kinds = bytes(types)
         codes = bytearray(kinds.translate(acknowledged))
+        before = self.rejected + self.exhausted
         self.rejected += kinds.count(_REJECT)
         at = kinds.find(_RELEASE)
         if at >= 0:
@@ -257,10 +260,12 @@ class InFlightWindow(WindowColumns):
                 codes[at] = by_count[counts[at]]
                 at = kinds.find(_RELEASE, at + 1)
             self.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])
+        self.giving_up += 0 if settings.dead_letter_queue else self.rejected + self.exhausted - before
         self._set_codes(first, codes)
 
     def dead_lettered(self, first: int, last: int) -> None:
         """The dead letters of first..last are written."""
+        self.given_up += last - first + 1
         self._set_code(first, last, RecordState.ARCHIVED)
 
     def _set_code(self, first: int, last: int, code: int) -> None:
@@ -295,6 +300,10 @@ class InFlightWindow(WindowColumns):
             came_back = codes.count(available)
         if came_back and available == AVAILABLE and first < self.available_from:
             self.available_from = first
+        if table[-1] == RecordState.ARCHIVED:
+            self.given_up += j - i - came_back
+        elif table[-1] == _ARCHIVED_PENDING:
+            self.giving_up += j - i - came_back
         return j - i - came_back
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
@@ -325,10 +334,11 @@ class InFlightWindow(WindowColumns):
     def move_out(self, offset: int) -> None:
         """The record is parked once that is saved, and its place here is final then."""
         self._leave_undelivered(offset)
-        self._set_code(offset, offset, RecordState.ARCHIVED | PENDING)
+        self._set_code(offset, offset, _ARCHIVED_PENDING)
 
     def archive(self, offset: int) -> None:
         """An AVAILABLE record is given up, without a dead letter."""
+        self.given_up += 1
         self._leave_undelivered(offset)
         self._set_code(offset, offset, RecordState.ARCHIVED)
 

@@ -91,6 +91,9 @@ class WriteRequest(NamedTuple):
     """How many records are parked once this is saved; meaningful where `parking` is not empty."""
     reasons: Sequence[ReasonChange] = ()
     """Saved with the rest, all or nothing."""
+    given_up: int = 0
+    """So many more records are given up for good: a persister may keep the sum, as long as the
+    state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ def _give_up(parking: Parking, row: Row, event: Event, settings: ShareSettings) 
     fate = rules.decide(RecordState.AVAILABLE, parking.window.counts[row.slot], event, settings)
     if fate.state is not RecordState.ARCHIVING:
         parking.remove(row)
+        parking.window.given_up += 1
         return
     parking.leave_line(row)
     parking.returned.vacate(row)

@@ -27,7 +27,7 @@ from kbroker.share.runs import Runs, joined_runs, size_of
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
 _new_persist = maker(
     Persist,
-    tuple[int, int, int, int, int, tuple[StateBatch, ...], tuple[ParkingChange, ...], int, tuple[()]],
+    tuple[int, int, int, int, int, tuple[StateBatch, ...], tuple[ParkingChange, ...], int, tuple[()], int],
 )
 """One for each acknowledgement list."""
 
@@ -39,6 +39,7 @@ class Write(NamedTuple):
     - `decided`: final in any case; the next Persist carries them if this one fails.
     - `passed`: what its start offset has left behind; as decided.
     - `parked`: what it changes of parked records.
+    - `given_up`: how many records of those in `decided` and `parked` it counts as given up.
     """
 
     pending: Runs
@@ -46,6 +47,7 @@ class Write(NamedTuple):
     passed: Sequence[tuple[int, int]]
     holder: str | None
     parked: ParkingWrite | None
+    given_up: int
 
     @property
     def held(self) -> int:
@@ -56,7 +58,7 @@ class Write(NamedTuple):
 
 
 _new_write = maker(
-    Write, tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None]
+    Write, tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None, int]
 )
 
 
@@ -95,6 +97,11 @@ class Saves:
         """The next Persist saves the present state of these runs."""
         self.unsaved = joined_runs([*self.unsaved, *runs])
 
+    def note_again(self, write: Write) -> None:
+        """The write has failed: the next one saves what is final of it."""
+        self.note([*write.passed, *((batch.first_offset, batch.last_offset) for batch in write.decided)])
+        self._window.given_up += write.given_up
+
     def begin(
         self,
         parking: Parking | None,
@@ -130,12 +137,14 @@ class Saves:
                 batches = sorted(
                     [*batches, *(batch for place in places for batch in window.runs(*place, STATE))]
                 )
+        given_up = giving_up = 0
+        for each in (window,) if parking is None else (window, parking.window):
+            given_up, giving_up = given_up + each.given_up, giving_up + each.giving_up
+            each.given_up = each.giving_up = 0
         token = self._last_token = self._last_token + 1
-        self.under_way[token] = _new_write((pending, decided, passed, holder, write))
-        epochs = self.state_epoch, self.leader_epoch
-        return _new_persist(
-            (token, *epochs, window.start_offset, window.complete, tuple(batches), changes, waiting, ())
-        )
+        self.under_way[token] = _new_write((pending, decided, passed, holder, write, given_up))
+        head = token, self.state_epoch, self.leader_epoch, window.start_offset, window.complete
+        return _new_persist((*head, tuple(batches), changes, waiting, (), given_up + giving_up))
 
     def begin_best_effort(
         self, parking: Parking | None, runs: Runs, to_park: Sequence[Parked] = ()

@@ -452,7 +452,7 @@ class SharePartition:
         self.counters.failed_writes += 1
         pending, parked = write.pending, write.parked
         still, due = 0, dict[int, float]()
-        saves.note([*write.passed, *((batch.first_offset, batch.last_offset) for batch in write.decided)])
+        saves.note_again(write)
         if parked is not None and self.parking is not None:
             still = row_writes.failed(self.parking, parked, self.settings, now_ms, random)
             still -= len(parked.pending)

@@ -168,6 +168,8 @@ class ShareStateCoordinator:
         self.states.check_exists(partition)
         if old and (old.state_epoch, old.start_offset) == (state_epoch, start_offset):
             return Result(partition)
+        if not (old and request.keeps_parked):
+            self.states.forget_given_up(draft, entry)
         entry.state = ShareState(
             snapshot_epoch=old.snapshot_epoch + 1 if old else 0,
             state_epoch=state_epoch,
@@ -177,9 +179,11 @@ class ShareStateCoordinator:
             updates=old.updates if old else 0,
             leader_fence=old.leader_fence if old else NEVER_READ_LEADER_EPOCH,
             written_in=request.written_in,
+            given_up=0,
         )
         if old and request.keeps_parked:
             entry.state.generation, entry.state.waiting = old.generation, old.waiting
+            entry.state.given_up = old.given_up
         self.states.put_snapshot(draft, entry, entry.state, now_ms)
         return Result(partition)
 
@@ -232,6 +236,8 @@ class ShareStateCoordinator:
         rises, counted = state.start_offset < start_offset != UNCHANGED_OFFSET, state.delivery_complete_count
         if batches:
             check_span(last_offset, start_offset if rises else state.start_offset)
+        if request.given_up:
+            self.states.give_up(draft, entry, state, request.given_up)
         if rises:
             state.start_offset = start_offset
             state.delivery_complete_count = request.delivery_complete_count

@@ -40,6 +40,7 @@ class ShareState:
     - The timestamps are the stored snapshot's, in milliseconds since 1970.
     - `generation`: of its `waiting` parked records, which the coordinator counts. A new one needs a
       snapshot that stores it.
+    - `given_up`: how many records the group has given up; None: as stored.
     """
 
     snapshot_epoch: int
@@ -58,6 +59,7 @@ class ShareState:
     generation: int = NO_GENERATION
     is_generation_new: bool = False
     waiting: int = 0
+    given_up: int | None = None
 
     def merged_batches(self) -> tuple[StateBatch, ...]:
         if not self.recent and (not self.batches or self.batches[0].first_offset >= self.start_offset):

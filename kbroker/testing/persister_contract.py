@@ -88,6 +88,9 @@ class PersisterAnswers:
     state_storage: ClassVar[str] = "memory"
     config: ClassVar[dict[str, str]] = {}
     """Further settings of the broker."""
+    counts_given_up: ClassVar[bool] = True
+    """Whether it keeps the sum of WriteRequest.given_up in the broker's state store, as kbroker's
+    own do, so that Spark can read it."""
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Broker]:
@@ -414,6 +417,34 @@ class PersisterContract(PersisterAnswers):
             assert (await asked.summary(group="others")).state_epoch == 5
         assert await asked.initialize(0, 3) is _OK, "no fence is left"
         assert (await asked.read(0)).start_offset == 3
+
+    @with_broker
+    async def test_records_given_up_are_counted_as_long_as_the_state(
+        self, asked: Asked, restarted: Restarted
+    ) -> None:
+        if not self.counts_given_up:
+            pytest.skip("this persister keeps no count of the records that are given up")
+        await asked.begin()
+        for at in (asked.P, asked.Q):
+            await asked.begin(at=at, group="others")
+        await asked.write(StateBatch(100, 102, R, 1), StateBatch(103, 103, K, 1), given_up=3)
+        await asked.write(StateBatch(104, 104, R, 1), given_up=1, leader=LEADER - 1)  # fenced
+        await asked.write(StateBatch(104, 104, K, 1))
+        asked = await restarted()
+        assert asked.given_up() == {(GROUP, 0): 3}
+        await asked.write(start=105, given_up=2, group="others", at=asked.Q)
+        await asked.write(StateBatch(110, 110, R, 1), start=105, given_up=1)
+        assert asked.given_up() == {(GROUP, 0): 4, ("others", 1): 2}
+        assert await asked.initialize(5, 105) is _OK  # The same start: nothing changes.
+        asked = await restarted()
+        assert asked.given_up() == {(GROUP, 0): 4, ("others", 1): 2}
+        assert await asked.initialize(6, 50) is _OK
+        assert await asked.delete(at=asked.Q, group="others") is _OK
+        assert asked.given_up() == {}
+        await asked.begin(at=asked.Q, group="others")
+        await asked.write(start=101, given_up=7, group="others", at=asked.Q)
+        asked = await restarted()
+        assert asked.given_up() == {("others", 1): 7}
 
     @with_broker
     async def test_groups_and_partitions_are_independent(self, asked: Asked, restarted: Restarted) -> None:

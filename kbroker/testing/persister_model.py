@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kbroker.broker.broker import Broker
 from kbroker.errors import ErrorCode
+from kbroker.formats.state import GivenUp, GivenUpKey, read_entries
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import (
     InitializeRequest,
@@ -41,6 +42,7 @@ class Asked:
 
     def __init__(self, broker: Broker) -> None:
         self.persister: Persister = broker.persister
+        self._state_store = broker.state_store
         self._topics = broker.topics
         topic = broker.topics.by_name(TOPIC_NAME)
         assert topic is not None
@@ -71,11 +73,22 @@ class Asked:
         state: int = 5,
         at: TopicPartition | None = None,
         group: str = GROUP,
+        given_up: int = 0,
     ) -> ErrorCode:
         (result,) = await self.persister.write(
-            group, [WriteRequest(at or self.P, state, leader, start, complete, batches)]
+            group,
+            [WriteRequest(at or self.P, state, leader, start, complete, batches, given_up=given_up)],
         )
         return result.code
+
+    def given_up(self) -> dict[tuple[str, int], int]:
+        """The counts in the state store, by group and partition."""
+        entries = read_entries(self._state_store.scan(GivenUpKey.namespace))
+        return {
+            (key.group_id, key.partition): value.records
+            for key, value in entries
+            if isinstance(key, GivenUpKey) and isinstance(value, GivenUp)
+        }
 
     async def delete(self, *, at: TopicPartition | None = None, group: str = GROUP) -> ErrorCode:
         (result,) = await self.persister.delete(group, [at or self.P])

@@ -67,6 +67,8 @@ from kbroker.formats.state import (
     DeadLetterCursor,
     DeadLetterKey,
     Generation,
+    GivenUp,
+    GivenUpKey,
     GroupKey,
     GroupOffsetKey,
     LeaderEpoch,
@@ -87,6 +89,7 @@ from kbroker.formats.state import (
     TopicKey,
     TopicState,
     dead_letter_topic_prefix,
+    given_up_topic_prefix,
     group_prefix,
     parse_key,
     read_entries,
@@ -124,6 +127,7 @@ KEYS_AND_BYTES = [
         b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07",
     ),
     (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
+    (GivenUpKey(TOPIC, 3, "g1"), b"given_up/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
     (ControlHintKey(TOPIC, 3), b"share_control/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (ParkedKey(TOPIC, 3, "g1", 258, 0), PARKED + b"\x00"),
     (ParkedKey(TOPIC, 3, "g1", 258, 1, offset=77), PARKED + bytes.fromhex("01 000000000000004d")),
@@ -210,6 +214,7 @@ VALUES = [
         DeadLetterCursor(None, "dlq.orders", 0, 0),
         b'{"offset":0,"partition":0,"topic":"dlq.orders","topic_id":null}',
     ),
+    (GivenUpKey(TOPIC, 0, "g"), GivenUp(10_000), b'{"records":10000}'),
     (
         ControlHintKey(TOPIC, 0),
         ControlHint(90, True, {"g": ControlChain(7, 80)}),
@@ -384,6 +389,7 @@ def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
         b"share/x",
         b"meta/\xff",
         b"dead_letter/x",
+        b"given_up/x",
         b"share_control/x",
         b"parked/x",
         b"scram/",
@@ -459,6 +465,7 @@ keys: st.SearchStrategy[StateKey] = st.one_of(
     st.builds(GroupKey, st.sampled_from(sorted(set(RecordType) - MEMBER_RECORD_TYPES)), names),
     st.builds(ShareStateKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1)),
     st.builds(DeadLetterKey, topic_ids, numbers, names),
+    st.builds(GivenUpKey, topic_ids, numbers, names),
     st.builds(
         ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.just(1), st.integers(0, 2**63 - 1)
     ),
@@ -492,8 +499,10 @@ def test_a_scan_finds_one_share_partition_in_the_order_of_its_updates(
     if group != other:
         assert not ShareStateKey(topic, 5, other, 0).encode().startswith(prefix)
         assert DeadLetterKey(topic, 5, other).encode() != DeadLetterKey(topic, 5, group).encode()
+        assert not GivenUpKey(topic, 5, other).encode().startswith(GivenUpKey(topic, 5, group).encode())
         assert not GroupKey(RecordType.SHARE_GROUP_METADATA, other).encode().startswith(group_prefix(group))
     assert DeadLetterKey(topic, 5, group).encode().startswith(dead_letter_topic_prefix(topic))
+    assert GivenUpKey(topic, 5, group).encode().startswith(given_up_topic_prefix(topic))
 
 
 def test_keys_of_the_longest_names_fit_every_engine() -> None:

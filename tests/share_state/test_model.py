@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.errors import ErrorCode
 from kbroker.formats.parked_records import ParkedCount, generation_prefix, parked_prefix, read_parked_entries
-from kbroker.formats.state import share_partition_prefix
+from kbroker.formats.state import GivenUp, GivenUpKey, share_partition_prefix
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
@@ -52,6 +52,7 @@ class ModelState:
     written: int | None = None
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     parked: dict[int, Parked] = field(default_factory=dict)
+    given_up: int = 0
 
     def take(self, batches: Iterable[StateBatch]) -> None:
         for batch in batches:
@@ -196,7 +197,8 @@ class ShareStateMachine(RuleBasedStateMachine):
             if not old or (old.state_epoch, old.start) != (state_epoch, start):
                 fence = old.fence if old else 0
                 new = ModelState(state_epoch, start, -1 if start == -1 else 0, fence=fence, written=written)
-                new.parked = old.parked if old and keeps else {}
+                if old and keeps:
+                    new.parked, new.given_up = old.parked, old.given_up
                 self.model[group, partition] = new
         assert outcome.results[0].code is expected
         self.fly(outcome)
@@ -232,6 +234,7 @@ class ShareStateMachine(RuleBasedStateMachine):
         dcc=st.integers(-1, 5),
         found=batches,
         parking=parkings,
+        given_up=st.integers(0, 2),
     )
     def write(
         self,
@@ -243,11 +246,14 @@ class ShareStateMachine(RuleBasedStateMachine):
         dcc: int,
         found: list[StateBatch],
         parking: list[tuple[int, Parked | None]],
+        given_up: int,
     ) -> None:
         state = self.model.get((group, partition))
         after = deepcopy(state) if state else ModelState(0, 0, 0)
         changes = after.park(parking)
-        request = WriteRequest(partition, epoch, leader, start, dcc, found, changes, len(after.parked))
+        request = WriteRequest(
+            partition, epoch, leader, start, dcc, found, changes, len(after.parked), given_up=given_up
+        )
         outcome = self.coordinator.write(group, [request], now_ms=3)
         if leader < 0 or epoch < 0 or state is None:
             expected = ErrorCode.invalid_request
@@ -265,6 +271,7 @@ class ShareStateMachine(RuleBasedStateMachine):
             state.start = max(start, state.start)
             state.take(found)
             state.parked = after.parked
+            state.given_up += given_up
         assert outcome.results[0].code is expected
         self.fly(outcome)
 
@@ -379,6 +386,8 @@ class ShareStateMachine(RuleBasedStateMachine):
                 generation = loaded.generation if loaded else 0
                 parked = stored_parked(scan, (group, partition), generation) if generation else ({}, 0)
                 assert parked == ((state.parked, len(state.parked)) if state else ({}, 0))
+                counts = [GivenUp.decode(value) for _, value in scan(GivenUpKey(*partition, group).encode())]
+                assert counts == ([GivenUp(state.given_up)] if state and state.given_up else [])
                 assert generation not in [
                     number for key, number in self.ended if key == (group, partition)
                 ], "none comes back"

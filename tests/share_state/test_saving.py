@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.errors import ErrorCode, StoreFailed
 from kbroker.formats.state import (
+    GivenUpKey,
     share_partition_prefix,
     share_state_number,
 )
@@ -19,7 +20,7 @@ from kbroker.share.persister import (
     Result,
     WriteRequest,
 )
-from tests.share_state.coordinator_driver import K, P, Q, Share
+from tests.share_state.coordinator_driver import K, P, Q, R, Share
 
 
 def test_several_writes_on_their_way_to_the_disk(share: Share) -> None:
@@ -69,6 +70,19 @@ def test_a_failed_save_takes_back_that_write_and_those_behind_it(share: Share) -
     share.write(StateBatch(106, 106, K, 1), start=101)
     share.restart()
     assert share.read(7).batches == (StateBatch(105, 106, K, 1),)
+
+
+def test_a_count_that_cannot_be_read_refuses_only_what_adds_to_it(share: Share) -> None:
+    key = GivenUpKey(*P, "g").encode()
+    share.store.write([(key, b"?")])
+    share.restart()
+    batch = StateBatch(100, 100, R, 1)
+    rows = [WriteRequest(P, 5, 7, 100, 1, [batch], given_up=1), WriteRequest(P, 5, 7, 100, 1, [batch])]
+    outcome = share.save(share.coordinator.write("g", rows, now_ms=0))
+    assert [row.code for row in outcome.results] == [ErrorCode.unknown_server_error, ErrorCode.none]
+    assert share.read(7).batches == (batch,)
+    share.delete()
+    assert list(share.store.scan(b"")) == []
 
 
 def test_a_failed_initialize_and_a_failed_delete(share: Share) -> None:

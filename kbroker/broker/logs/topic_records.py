@@ -16,6 +16,7 @@ from kbroker.formats.state import (
     TopicKey,
     control_hint_topic_prefix,
     dead_letter_topic_prefix,
+    given_up_topic_prefix,
     share_topic_prefix,
 )
 from kbroker.formats.transactions import TransactionalLogKey, aborted_prefix
@@ -61,6 +62,7 @@ def removal_of(store: StateReader, topic_id: UUID, partitions: int) -> list[Chan
     for prefix in (
         share_topic_prefix(topic_id),
         dead_letter_topic_prefix(topic_id),
+        given_up_topic_prefix(topic_id),
         control_hint_topic_prefix(topic_id),
     ):
         changes += [(found, None) for found, _ in store.scan(prefix)]

@@ -55,6 +55,7 @@ _write_request = maker(
         Sequence[ParkingChange],
         int,
         Sequence[ReasonChange],
+        int,
     ],
 )
 """A Persist has the same fields, after its token."""

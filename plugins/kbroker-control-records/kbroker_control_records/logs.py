@@ -16,7 +16,13 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import ParkedKey
-from kbroker.formats.state import ControlChain, ShareStateKey, parse_key, share_state_number
+from kbroker.formats.state import (
+    ControlChain,
+    GivenUpKey,
+    ShareStateKey,
+    parse_key,
+    share_state_number,
+)
 from kbroker.share.persister import TopicPartition
 from kbroker.share_state.control_chains import ShareChange
 from kbroker.share_state.housekeeping import SharePartitionKey
@@ -24,6 +30,8 @@ from kbroker.storage.spi import Change, StateReader
 from kbroker_control_records.partition import ControlPartition
 
 _ANY_NUMBER = share_state_number(0)
+_BESIDE = (ParkedKey.namespace, GivenUpKey.namespace)
+"""These are in the state store, with this persister too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,9 @@ class ControlLogs:
         """The share coordinator's scan of a share-partition. It also scans topics for
         share-partitions that are not in memory, which finds nothing here: state is removed together
         with its log."""
+        if prefix.startswith(_BESIDE):
+            yield from self._store.scan(prefix)
+            return
         parsed = self._keys.get(prefix) or _parsed(prefix)
         control = None if parsed is None else self._controls.get(parsed.partition)
         if parsed is None or control is None:
@@ -169,8 +180,8 @@ class ControlLogs:
         """The changes that each log has to record. Raises KafkaError for a deleted topic."""
         by_log: dict[TopicPartition, list[ShareChange]] = {}
         for encoded, value in changes:
-            if encoded.startswith(ParkedKey.namespace) or (value is None and encoded[-8:] != _ANY_NUMBER):
-                continue  # Parked records are in the state store; a checkpoint removes its deltas.
+            if encoded.startswith(_BESIDE) or (value is None and encoded[-8:] != _ANY_NUMBER):
+                continue  # A checkpoint removes its deltas.
             key = self._key_of(encoded[:-8])
             by_log.setdefault(key.partition, []).append(
                 (key.group_id, int.from_bytes(encoded[-8:], "big"), value)

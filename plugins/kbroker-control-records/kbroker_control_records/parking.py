@@ -221,9 +221,9 @@ class ControlParking:
         step = steps.get(request.partition)
         return step is None or step.generation == self._coordinator.generation(group_id, request.partition)
 
-    def submit_removals(self, steps: Iterable[Step], on_done: OnDone) -> bool:
-        """Step 3. False: there is nothing to do, and `on_done` is not called."""
-        changes: list[Change] = []
+    def submit_removals(self, steps: Iterable[Step], counts: Iterable[Change], on_done: OnDone) -> bool:
+        """Step 3, and `counts`. False: there is nothing to do, and `on_done` is not called."""
+        changes = list(counts)
         under_way = [step for step in steps if step.removals]
         for step in under_way:
             changes += [(key, None) for key in step.removals]

@@ -1,7 +1,8 @@
 """One decision of the share coordinator on its way to the disk.
 
 A decision may change several logs. The commit of each log notifies this object, and the last one
-confirms the decision or reverts it. If the write parks records, step 3 of parking.py follows.
+confirms the decision or reverts it. The count of records that were given up follows, and step 3 of
+parking.py if the write parks records.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 
 from kbroker.broker.commits.waiting import Pending
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.state import GivenUpKey
 from kbroker.share.persister import Result, TopicPartition
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.outcome import ShareStateOutcome
@@ -55,7 +57,9 @@ class SavedOutcome(Generic[R]):
             # One step, although several requests may be for one share-partition.
             saved = dict.fromkeys(row.partition for row in self.results if row.code is ErrorCode.none)
             steps = [self._steps[partition] for partition in saved if partition in self._steps]
-            if steps and self._parking.submit_removals(steps, self._removed):
+            changes = self._outcome.changes
+            counts = [change for change in changes if change[0].startswith(GivenUpKey.namespace)]
+            if self._parking.submit_removals(steps, counts, self._removed):
                 return
         else:
             self.results[:] = self._coordinator.states.failed(self._outcome, message=str(self._failure))
