@@ -26,7 +26,7 @@ from tests.share.engine import Engine
 from tests.share.holdings import holdings
 from tests.share.parked_store import Store
 from tests.share.queue_checks import QueueChecks
-from tests.share.queue_driver import ACCEPT, REJECT, RELEASE, RENEW
+from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from tests.share.queue_records import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -66,6 +66,7 @@ class CheckedQueue(QueueChecks):
         self.now_ms = 0.0
         self.known: dict[int, Rec] = {}
         self.writes: dict[int, Write] = {}
+        self.uncounted = 0  # given up for good, and in no write
         self.saved: dict[int, tuple[int, int]] = {}  # offset -> (count, state)
         self.known_saved: dict[int, tuple[int, int]] = {}  # the same, as far as the engine knows
         # the same, of failed writes that are saved nevertheless
@@ -94,7 +95,7 @@ class CheckedQueue(QueueChecks):
                 # rejected first and then accepted, but the failed write was saved, and won
                 self.confirmed.discard(offset)
         self.has_gap = bool(self.known) and len(self.known) != max(self.known) + 1 - self.saved_start
-        self.writes = {}
+        self.writes, self.uncounted = {}, 0
         self.held = HeldRecords() if self.rnd.random() < 0.7 else None
         self.sp.count_held(self.held)
         self.check(settled=True)
@@ -189,6 +190,7 @@ class CheckedQueue(QueueChecks):
                 assert reached.pop(other, None) is None or not offset <= other <= up_to
         for rec in reached.values():
             rec.state = self._given_back(rec)
+            self.uncounted += rec.state == ARCHIVED
         assert self.sp.has_given_up == bool(reached)
         if reached:
             self.check()
@@ -259,6 +261,7 @@ class CheckedQueue(QueueChecks):
         taken = {offset: types[-1] for offset, types in expected.items() if types[-1] != RENEW}
         for offset, ack_type in taken.items():
             rec = self.known[offset]
+            rec.is_gap = ack_type == GAP
             if ack_type == RELEASE:
                 rec.target = self._given_back(rec)
             elif ack_type == REJECT and self.settings.dead_letter_queue:
@@ -335,6 +338,7 @@ class CheckedQueue(QueueChecks):
         assert (persist is None) == (not due)
         for rec in due:
             rec.state, rec.member = self._given_back(rec), None
+            self.uncounted += rec.state == ARCHIVED
         if persist is not None:
             self._began(persist, [])
         self._end_waits()
@@ -392,14 +396,16 @@ class CheckedQueue(QueueChecks):
                     for o, b in write.said.items()
                 }
             self.sp.persist_failed(write.persist.token, now_ms=self.now_ms)
+            self.uncounted += write.given_up
             for rec in [self.known[offset] for offset in write.offsets if offset in self.known]:
                 assert rec.target is not None
                 rec.target = rec.cause = None
-                rec.due_ms = 0
+                rec.due_ms, rec.is_gap = 0, False
                 # its holder answered: not renewed
                 rec.since_ms = float("-inf")
                 if rec.deadline_ms <= self.now_ms:
                     rec.state, rec.member = self._given_back(rec), None
+                    self.uncounted += rec.state == ARCHIVED
         self.check(settled=True)
 
     def _succeeded(self, write: Write) -> None:
@@ -434,6 +440,7 @@ class CheckedQueue(QueueChecks):
         """Without a crash the loaded state must be the same as before, because the dead letter
         queue is not read then."""
         if self.sp.is_settled:
+            assert not self.uncounted
             self._check_nothing_is_lost()
             self._load()
 
@@ -461,6 +468,7 @@ class CheckedQueue(QueueChecks):
         for offset in known:
             assert self.known[offset].state == ARCHIVING
             self.known[offset] = Rec(ARCHIVED, self.known[offset].count)
+        self.uncounted += len(known)
         if persist is not None:
             self._began(persist, [])
             self.check(settled=True)
@@ -506,7 +514,10 @@ class CheckedQueue(QueueChecks):
             assert (rec.target is not None) == (offset in offsets)
         assert persist.archiving == any(batch.state == ARCHIVING for batch in said.values())
         assert persist.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
-        self.writes[persist.token] = Write(persist, offsets, said, holder)
+        ending = sum(self.known[o].target == ARCHIVED and not self.known[o].is_gap for o in offsets)
+        assert persist.given_up == self.uncounted + ending
+        self.writes[persist.token] = Write(persist, offsets, said, holder, self.uncounted)
+        self.uncounted = 0
         self._check_nothing_is_left_out()
 
     def _save(self, write: Write) -> None:

@@ -21,7 +21,7 @@ LOCK_MS = 100
 class Rec:
     """For a held record, `target` is the state that is being persisted. A record that is (or will
     be) ARCHIVING has a cause. `is_saved`: it is known to be saved as that. `is_taken`: it was
-    handed out."""
+    handed out. `is_gap`: its holder says that the log does not have it."""
 
     state: int
     count: int
@@ -31,6 +31,7 @@ class Rec:
     cause: DeadLetterCause | None = None
     is_saved: bool = False
     is_taken: bool = False
+    is_gap: bool = False
     since_ms: float | None = None
     due_ms: float = 0
     """For a renewed lock: when it was granted. For a released record that waits: when it can be
@@ -47,12 +48,14 @@ class Rec:
 
 @dataclass
 class Write:
-    """`offsets`: the pending ones. `said`: the whole content."""
+    """`offsets`: the pending ones. `said`: the whole content. `given_up`: how many of its records
+    are given up even if it fails."""
 
     persist: Persist
     offsets: list[int]
     said: dict[int, StateBatch]
     holder: str | None = None
+    given_up: int = 0
 
 
 def some_redelivery(rnd: Random) -> Redelivery | None:
