@@ -95,9 +95,7 @@ class ShareStates:
                     )
             # An error of this row alone: the decisions for earlier rows still have to be saved.
             except (ValueError, StoreFailed) as error:
-                raise KafkaError(
-                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
-                ) from error
+                raise _unreadable(error) from error
             self._loads += state is not None
             entry = Entry(key, prefix, state, to_be_saved(state))
             if entry.state:
@@ -174,9 +172,9 @@ class ShareStates:
     def remove(self, draft: Draft[R], entry: Entry, state: ShareState) -> None:
         """Tombstones. The entry stays, without state, until they are saved, because the store still
         has the removed keys."""
+        self.forget_given_up(draft, entry)
         for number in range(state.updates + 1):
             draft.change(entry, number, None)
-        self.forget_given_up(draft, entry)
         entry.state = None
 
     # ---- the count of records that are given up, beside the state --------------------------------
@@ -189,16 +187,19 @@ class ShareStates:
             try:
                 state.given_up = sum(GivenUp.decode(value).records for _, value in self._scan(key))
             except (ValueError, StoreFailed) as error:
-                raise KafkaError(
-                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
-                ) from error
+                raise _unreadable(error) from error
         state.given_up += records
         draft.changes.append((key, GivenUp(state.given_up).encode()))
         draft.changed[entry] = None
 
     def forget_given_up(self, draft: Draft[R], entry: Entry) -> None:
+        """Raises KafkaError, with nothing changed, if the store cannot be read."""
         key, known = _given_up_key(entry), None if entry.state is None else entry.state.given_up
-        if any(self._scan(key)) if known is None else known:
+        try:
+            is_stored = any(self._scan(key)) if known is None else known > 0
+        except StoreFailed as error:
+            raise _unreadable(error) from error
+        if is_stored:
             draft.changes.append((key, None))
 
     # ---- after the save --------------------------------------------------------------------------
@@ -295,6 +296,10 @@ class ShareStates:
                 self._snapshots_anew += 1
                 draft.results.append(Result(key.partition))
         return draft.outcome()
+
+
+def _unreadable(error: Exception) -> KafkaError:
+    return KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}")
 
 
 def _given_up_key(entry: Entry) -> bytes:

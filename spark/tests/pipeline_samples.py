@@ -21,7 +21,7 @@ def share(group: str, partition: int, backlog: int, head_state: str = "available
         group=group, topic="orders", partition=partition, taken_ms=NOW_MS, log_start=0, log_end=end,
         start_offset=end - backlog - 500,
         state_epoch=1, produced=end, finished=end - backlog, acknowledged=end - backlog - 50, archived=50,
-        dead_lettered=40,
+        dead_lettered=40, given_up=50,
         backlog=backlog, waiting_again=backlog // 5, archiving=0, finished_ahead=500, delivered=800,
         redelivered=160,
         deliveries=1200, max_deliveries=4, oldest_offset=end - backlog - 500,

@@ -93,13 +93,14 @@ def test_windows(state: DataFrame) -> None:
 
 
 PARTS = (
-    "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
+    "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, "
+    "lag bigint, given_up bigint"
 )
 
 
 def parts_of(spark: SparkSession, *bounds: tuple[int, int, int, int]) -> DataFrame:
     """(partition, log start, log end, lag)"""
-    return spark.createDataFrame([("g", "id", *each) for each in bounds], PARTS)
+    return spark.createDataFrame([("g", "id", *each, None) for each in bounds], PARTS)
 
 
 @pytest.mark.parametrize(

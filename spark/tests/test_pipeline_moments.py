@@ -18,9 +18,10 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from kbroker_pipeline import archive, sources
 from kbroker_pipeline.cli import run
 from kbroker_pipeline.store import Store
+from kbroker_spark import state_table
 from spark.tests import filling, record_batches
 from spark.tests.filling import KEPT, PATIENCE_S
-from spark.tests.share_work import described, prepare_group, work
+from spark.tests.share_work import described, prepare_group, table, work
 from spark.tests.stored import records, writing
 from spark.tests.test_pipeline_jobs import job
 
@@ -154,6 +155,67 @@ def test_retried_and_scheduled_jobs_are_not_given_up(
             for row in pq.ParquetFile(path).read().to_pylist()
         ]  # fmt: skip
         assert sorted(row["offset"] for row in given_up) == list(range(15))
+
+
+def counted(broker: RunningBroker, out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, ...]:
+    """Of the last snapshot, which a run without the state's history takes."""
+    job("queue-health", broker.data_dir, out, capsys, "--no-history")
+    rows = [
+        row
+        for path in (out / "queue_health").rglob("*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+    last = max(rows, key=lambda row: row["taken"])
+    return tuple(last[name] for name in ("finished", "acknowledged", "archived", "given_up", "backlog"))
+
+
+@pytest.mark.parametrize(
+    ("persister", "parks"),
+    [("default", False), ("default", True), pytest.param("control-records", True, marks=pytest.mark.full)],
+)
+def test_10_000_given_up_between_two_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], persister: str, parks: bool
+) -> None:
+    """Without a dead letter queue. Their state is gone, as the start offset has passed them. Where
+    jobs are parked, 12 of the rejected ones were released at first, and 3 others still wait."""
+    with open_test_broker(config={**KEPT, "kbroker.persister": persister}) as broker:
+        broker.create_topic(NAME)
+        prepare_group(broker, NAME)
+        delay = "kbroker.queue.redelivery.delay.ms"
+        if parks:
+            broker.set_group_config(NAME, {delay: "1500", "kbroker.queue.redelivery.jitter": "0"})
+        released: set[int] = set()
+
+        def verdict(message: Message) -> AcknowledgeType:
+            number = int(message.value() or b"")
+            if parks and 60 <= number < 72 and number not in released:
+                released.add(number)
+                return AcknowledgeType.RELEASE
+            return AcknowledgeType.ACCEPT if number % 100 == 7 else AcknowledgeType.REJECT
+
+        produce(broker, 50)
+        work(broker, NAME, verdict, count=50, at_once=50)
+        assert counted(broker, tmp_path / "out", capsys) == (50, 1, 49, 49, 0)
+        jobs = [filling.Record(b"%d" % number) for number in range(10_100)]
+        filling.produce(broker.bootstrap, NAME, jobs, batch_num_messages=500)
+        work(broker, NAME, verdict, count=10_100, at_once=500)
+        left = next(row.lag for row in described(broker, NAME)) or 0
+        assert bool(left) is parks
+        while left:
+            work(broker, NAME, verdict, count=1, at_once=1)
+            left = next(row.lag for row in described(broker, NAME)) or 0
+        broker.set_group_config(NAME, {delay: "86400000"})
+        produce(broker, 3)
+        work(broker, NAME, lambda _: AcknowledgeType.RELEASE, count=3, at_once=3)
+        for out in ("out", "another"):
+            found = counted(broker, tmp_path / out, capsys)
+            assert found[2:] == (10_048, 10_048, 3)
+            # Control records have offsets, which count as finished.
+            assert found[:2] == (10_150, 102) or persister == "control-records"
+        broker.kill()
+        (row,) = table(state_table, broker.data_dir, view="share-partitions")
+        assert (row["given_up"], row["waiting_records"]) == (10_048, 3)
+        assert sum(row["parked"] for row in table(state_table, broker.data_dir)) == 3
 
 
 @pytest.mark.full

@@ -26,6 +26,7 @@ from kbroker_pipeline import demo_work, sources, terminal
 from kbroker_pipeline.archive import Span, Totals, _wait, check_checkpoint, check_topics, spans_of, waiting
 from kbroker_pipeline.archive_page import part_rows
 from kbroker_pipeline.exits import CommandFailed, Exit
+from kbroker_pipeline.health_rows import with_counts
 from kbroker_pipeline.letters_job import add_originals
 from kbroker_pipeline.lookup import Found, Place, first_from, look_up
 from kbroker_pipeline.sources import Part, Piece
@@ -33,6 +34,30 @@ from kbroker_pipeline.store import Commit, Store, opened
 from kbroker_spark.data import TopicInfo
 from spark.tests.filling import KEPT, consume, numbered, produce
 from spark.tests.stored_topics import stored_topics
+
+
+@pytest.mark.parametrize(
+    ("row", "last", "archived"),
+    [
+        ((5, 7, 100), None, 7),  # (archived by the table given_up, count of the state, finished)
+        ((9, 0, 100), None, 9),  # A state of an earlier version.
+        ((9, 7, 8), None, 8),
+        ((50, 7, 100), (50, 4, 1), 53),  # 46 were given up before the state counted.
+        ((50, 7, 100), (50, None, 1), 50),  # A snapshot of an earlier version.
+        ((3, 7, 100), (50, 4, 2), 7),  # The offsets were reset.
+        ((3, 7, 100), (50, 8, 1), 7),  # A state that was deleted and recreated.
+    ],
+)
+def test_what_the_state_counts_as_given_up(
+    row: tuple[int, int, int], last: tuple[int, int | None, int] | None, archived: int
+) -> None:
+    key = {"group": "g", "topic_id": "id", "partition": 0}
+    share = dict(zip(("archived", "given_up", "finished"), row, strict=True)) | key | {"state_epoch": 1}
+    before = [] if last is None else [
+        dict(zip(("archived", "given_up", "state_epoch"), last, strict=True)) | key
+    ]  # fmt: skip
+    (found,) = with_counts([share], before)
+    assert (found["archived"], found["acknowledged"]) == (archived, row[2] - archived)
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,9 @@ def test_what_waits_is_shown_and_is_lag(
             "rejected": True,
         },
     ]
+    assert [
+        (row["first_offset"], row["state"], row["parked"]) for row in table(state_table, tmp_path / "b")
+    ] == [(6, "archived", 1)]
     (row,) = table(state_table, tmp_path / "a", view="share-partitions")
     assert (row["waiting_records"], row["next_due"], row["lag"], row["problem"]) == (3, 0, 5 - 1 + 3, None)
     (row,) = table(state_table, tmp_path / "b", view="share-partitions")

@@ -10,9 +10,9 @@ DataFrames.
 
 Records before a share-partition's start offset are finished, unless they are parked, and no longer
 have state. `finished` is therefore the start offset plus the number of finished records after it,
-without the parked ones before it. How many of them were given up is known from the table
-`given_up`, which grows from run to run. This module must not know where anything is stored, nor the
-time.
+without the parked ones before it. The state counts how many of them were given up (health_rows.py).
+Which ones is known from the table `given_up`, which grows from run to run, as far as a run has seen
+them. This module must not know where anything is stored, nor the time.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def windows(batches: DataFrame) -> DataFrame:
         _sum_where(is_below, size).alias("parked_below"),
         _sum_where(returned & (count > 0), size).alias("waiting_again"),
         _sum_where(state == "archiving", size).alias("archiving"),
+        _sum_where(state == "archived", size).alias("archived_ahead"),
         _sum_where(count > 0, size).alias("delivered"),
         _sum_where(count > 1, size).alias("redelivered"),
         _sum_where(count > 0, size * count).alias("deliveries"),
@@ -143,16 +144,19 @@ def newly_given_up(now: DataFrame, known: DataFrame) -> DataFrame:
 
 def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: DataFrame) -> DataFrame:
     """A row for each share-partition of a live topic, with the columns of the table `queue_health`
-    except the time of the snapshot and `oldest_ms`."""
+    except the time of the snapshot and `oldest_ms`. `archived`: the finished records of the table
+    `given_up`. A dead letter may be there before its record is finished."""
     from pyspark.sql import functions as F
 
-    totals = given_up.groupBy(*KEY).agg(
-        F.count("*").alias("archived"),
+    is_passed = F.col("offset") < F.col("start_offset")
+    totals = given_up.join(windows.select(*KEY, "start_offset"), list(KEY)).groupBy(*KEY).agg(
+        F.count(F.when(is_passed, 1)).alias("archived_behind"),
         F.sum(F.col("dead_letter").cast("bigint")).cast("bigint").alias("dead_lettered"),
-    )
+    )  # fmt: skip
     bounds = parts.select(
-        *KEY, F.col("log_start_offset").alias("log_start"), F.col("log_end_offset").alias("log_end"), "lag"
-    )
+        *KEY, F.col("log_start_offset").alias("log_start"), F.col("log_end_offset").alias("log_end"), "lag",
+        F.coalesce("given_up", F.lit(0)).alias("given_up"),
+    )  # fmt: skip
     joined = (
         windows.where(F.col("topic").isNotNull())
         .join(bounds, list(KEY), "left")
@@ -166,14 +170,15 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
     )
     return (
         joined.withColumn("finished", finished)
-        .withColumn("archived", F.least(F.coalesce("archived", F.lit(0)), F.col("finished")))
+        .withColumn("archived", F.coalesce("archived_behind", F.lit(0)) + F.col("archived_ahead"))
+        .withColumn("archived", F.least("archived", "finished"))
         .withColumn("oldest_offset", F.when(backlog > 0, F.col("oldest_offset")))
         .select(
             *KEY, "topic", "log_start", "log_end",
             F.coalesce("start_offset", F.lit(-1)).alias("start_offset"), "state_epoch",
             F.coalesce("log_end", F.lit(0)).alias("produced"), "finished",
             (F.col("finished") - F.col("archived")).alias("acknowledged"),
-            "archived", F.coalesce("dead_lettered", F.lit(0)).alias("dead_lettered"),
+            "archived", F.coalesce("dead_lettered", F.lit(0)).alias("dead_lettered"), "given_up",
             backlog.alias("backlog"),
             "waiting_again", "archiving",
             "finished_ahead", "delivered", "redelivered", "deliveries", "max_deliveries", "oldest_offset",

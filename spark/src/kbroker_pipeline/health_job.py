@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker_pipeline import health, letters, sources
 from kbroker_pipeline.frames import empty, read_table, rows_of, table_of
-from kbroker_pipeline.health_rows import CountRow, Health, Point, ShareRow, Stuck, WorstRow
+from kbroker_pipeline.health_rows import (
+    CountRow,
+    Health,
+    Point,
+    ShareRow,
+    Stuck,
+    WorstRow,
+    key_of,
+    with_counts,
+)
 from kbroker_pipeline.lookup import Found, Place, first_from, look_up
 from kbroker_pipeline.parked import really_given_up, resolved
 from kbroker_pipeline.report import excerpt
@@ -43,7 +52,8 @@ _MOST_WORST: Final = 30
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`stuck_after_s`: how long a start offset must not have moved. `history`: also search the
-    state's history, for records that were given up and lost their state between two runs."""
+    state's history, for the offsets of records that were given up and lost their state between two
+    runs."""
 
     stuck_after_s: float = 60.0
     history: bool = True
@@ -114,10 +124,10 @@ def _over_runs(
     if table is None:
         return [], []
     history = table.withColumn("taken_ms", F.unix_millis("taken")).where(F.col("taken_ms") <= moment_ms)
-    shares = {_key(row): row for row in picture.shares}
+    shares = {key_of(row): row for row in picture.shares}
     since = rows_of(health.standing(history, history.where(F.col("taken_ms") == moment_ms)))
     stuck = [
-        Stuck(_share_row(shares[_key(row)], moment_ms), row["since_ms"], bool(row["ahead_moves"]))
+        Stuck(_share_row(shares[key_of(row)], moment_ms), row["since_ms"], bool(row["ahead_moves"]))
         for row in since
         if row["since_ms"] < now_ms and row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
     ]
@@ -164,7 +174,10 @@ def take(
     tell("adding up")
     batches = resolved(batches, share_partitions, state["waiting"], every).cache()
     oldest = health.oldest_unfinished(batches, share_partitions)
-    shares = rows_of(health.shares(health.windows(batches), share_partitions, oldest, every))
+    waits = batches.where("is_parked").select(*health.KEY, batches["first_offset"].alias("offset"))
+    ended = every.join(waits, [*health.KEY, "offset"], "left_anti")
+    shares = rows_of(health.shares(health.windows(batches), share_partitions, oldest, ended))
+    shares = with_counts(shares, store.rows_of_last(SHARES))
     counts = rows_of(
         health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count")
     )
@@ -239,10 +252,6 @@ def _commit(store: Store, picture: Picture, moment_ms: int) -> None:
         write_arrow(table_of(rows), folder / GIVEN_UP)
     facts = {"taken_ms": moment_ms, "fingerprint": picture.fingerprint(), "cursor": dict(picture.cursor)}
     store.decide(name, facts)
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in health.KEY)
 
 
 def _share_row(row: Mapping[str, Any], taken_ms: int) -> ShareRow:

@@ -4,8 +4,8 @@ know the layout of a page."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class ShareRow(NamedTuple):
@@ -25,6 +25,7 @@ class ShareRow(NamedTuple):
     acknowledged: int
     archived: int
     dead_lettered: int
+    given_up: int
     backlog: int | None
     waiting_again: int
     archiving: int
@@ -113,6 +114,31 @@ class Health(NamedTuple):
     counts: Sequence[CountRow]
     worst: Sequence[WorstRow]
     problems: Sequence[str]
+
+
+def with_counts(
+    shares: Sequence[Mapping[str, Any]], last: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of a snapshot, with `archived` at least as high as the states count (`given_up`).
+
+    A state of an earlier version has counted only a part of its life. What it gave up before is in
+    the rows of the last snapshot (`last`), which have no count if an earlier version wrote them."""
+    before = {key_of(row): row for row in last}
+    found = []
+    for row in shares:
+        least, count, old = 0, row["given_up"], before.get(key_of(row))
+        if old is not None and old["state_epoch"] == row["state_epoch"]:
+            known = old.get("given_up")
+            since = 0 if known is None else count - known
+            least = old["archived"] + since if since >= 0 else 0  # Otherwise the state is another one.
+        archived = min(max(row["archived"], count, least), row["finished"])
+        found.append({**row, "archived": archived, "acknowledged": row["finished"] - archived})
+    return found
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The share-partition."""
+    return row["group"], row["topic_id"], row["partition"]
 
 
 def oldest_age_s(health: Health) -> float | None:

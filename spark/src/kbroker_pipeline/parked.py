@@ -38,7 +38,8 @@ def resolved(batches: DataFrame, parts: DataFrame, waiting: DataFrame, given_up:
     - A parked record, also one before the start offset, is `parked`, or `archiving` if it waits
       for its dead letter, with its own delivery count.
     - An archived place of a share-partition that parks is `archived` if it has a dead letter, and
-      otherwise `acknowledged`. Records given up without a dead letter are then among these.
+      otherwise `acknowledged`. Records given up without a dead letter are then among these: only
+      the state's count has them.
 
     `given_up`: of all runs."""
     from pyspark.sql import functions as F

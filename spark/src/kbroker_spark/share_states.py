@@ -29,7 +29,7 @@ from kbroker.share.parked import Parked
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
 from kbroker.share_state.loading import ShareState, load
-from kbroker.share_state.parked import parked_of, prefix_of, stored_left
+from kbroker.share_state.parked import parked_of, prefix_of, stored_left, stored_within
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.control_log import control_batches, read_groups
 from kbroker_spark.data import DataDir
@@ -153,6 +153,17 @@ def parked_of_state(state: StateReader, found: SharePartition, log_start: int) -
     assert found.state is not None, "it could be read"
     partition = TopicPartition(found.log.topic_id, found.log.partition)
     return stored_left(state, found.group, partition, found.state.generation, log_start)
+
+
+def parked_of_batches(data: DataDir, found: SharePartition) -> list[int]:
+    """How many records of each batch are parked."""
+    places = [each for each in found.batches if each.state == RecordState.ARCHIVED]
+    if found.state is None or not found.state.generation or not places:
+        return [0] * len(found.batches)
+    what = found.group, TopicPartition(found.log.topic_id, found.log.partition), found.state.generation
+    with data.state().snapshot() as moment:
+        parked = {each: stored_within(moment, *what, each.first_offset, each.last_offset) for each in places}
+    return [parked.get(each, 0) for each in found.batches]
 
 
 def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:

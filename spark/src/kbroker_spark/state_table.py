@@ -30,7 +30,7 @@ from kbroker.formats.share_records import (
     ShareSnapshot,
     StateBatchRecord,
 )
-from kbroker.formats.state import ControlHint
+from kbroker.formats.state import ControlHint, GivenUp, GivenUpKey
 from kbroker.share.lag import NOTHING_PARKED
 from kbroker.share.parked import Lane
 from kbroker.share.record_state import RecordState
@@ -56,6 +56,7 @@ from kbroker_spark.share_states import (
     from_logs,
     hints,
     keeps_control_records,
+    parked_of_batches,
     parked_of_state,
     parked_records,
     state_name,
@@ -100,14 +101,14 @@ _COUNTED: Final = (
 SCHEMAS: Final[Mapping[str, StructType]] = {
     BATCHES: columns(
         **_KEY, **_STANDS, first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT,
-        created=TIMESTAMP, written=TIMESTAMP,
+        parked=BIGINT, created=TIMESTAMP, written=TIMESTAMP,
         problem=STRING,
     ),
     SHARE_PARTITIONS: columns(
         **_KEY, **_STANDS, log_start_offset=BIGINT, log_end_offset=BIGINT, lag=BIGINT,
         **{f"{state.name.lower()}_records": BIGINT for state in _COUNTED},
         highest_delivery_count=INT, updates=INT, waiting_records=BIGINT, next_due=TIMESTAMP,
-        parks=BOOLEAN, created=TIMESTAMP, written=TIMESTAMP,
+        parks=BOOLEAN, given_up=BIGINT, created=TIMESTAMP, written=TIMESTAMP,
         problem=STRING,
     ),
     HISTORY: columns(
@@ -148,6 +149,7 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
         ends = LogEnds(logs, moment, named.values())
         found_hints = list(hints(moment, wanted)) if in_logs else []
         entries = [] if in_logs or view == HISTORY else list(from_entries(moment, wanted))
+        given_up = dict(moment.scan(GivenUpKey.namespace)) if view == SHARE_PARTITIONS else {}
     if view == HISTORY:
         yield from history_rows(
             control_histories(logs, found_hints, wanted) if in_logs else stored_histories(data, wanted), named
@@ -155,11 +157,11 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
         return
     states = from_logs(logs, found_hints, wanted) if in_logs else entries
     if view == BATCHES:
-        yield from batch_rows(states, named)
+        yield from batch_rows(states, data, named)
     elif view == WAITING:
         yield from waiting_rows(states, data, named)
     else:
-        yield from share_partition_rows(states, LogViews(logs, ends, in_logs), named, data)
+        yield from share_partition_rows(states, LogViews(logs, ends, in_logs), named, data, given_up)
 
 
 class LogViews:
@@ -220,28 +222,40 @@ def _times(found: SharePartition) -> Row:
     )
 
 
-def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]:
+def batch_rows(states: Iterable[SharePartition], data: DataDir, named: Topics) -> Iterator[Row]:
+    """Parked records are read after the snapshot of the state."""
     for found in states:
         head, tail = (*_key(found.group, found.log, named), *_stands(found)), (*_times(found), found.problem)
-        for batch in found.batches:
+        for batch, parked in zip(found.batches, parked_of_batches(data, found), strict=True):
             yield (
                 *head,
                 batch.first_offset,
                 batch.last_offset,
                 state_name(batch.state),
                 batch.delivery_count,
+                parked,
                 *tail,
             )
         if not found.batches:
-            yield *head, None, None, None, None, *tail
+            yield *head, *(None,) * 5, *tail
 
 
 def share_partition_rows(
-    states: Iterable[SharePartition], views: LogViews, named: Topics, data: DataDir
+    states: Iterable[SharePartition],
+    views: LogViews,
+    named: Topics,
+    data: DataDir,
+    given_up: Mapping[bytes, bytes],
 ) -> Iterator[Row]:
-    """Parked records and logs are read after the snapshot of the state."""
+    """Parked records and logs are read after the snapshot of the state. `given_up`: its entries of
+    GivenUpKey."""
     for found in states:
         log, problem, lag, parked = views.get(found.log), found.problem, None, NOTHING_PARKED
+        records, value = None, given_up.get(GivenUpKey(*found.log, found.group).encode())
+        try:
+            records = None if value is None else GivenUp.decode(value).records
+        except ValueError as error:
+            problem = problem or f"the count of records that were given up cannot be read: {error}"
         try:
             lag = None if log is None else log.lag_of(found)
             if found.state is not None and found.state.generation:
@@ -263,6 +277,7 @@ def share_partition_rows(
             lag,
             *_counts(found),
             *waits,
+            records,
             *_times(found),
             problem,
         )
