@@ -216,13 +216,13 @@ class KeptRecords:
         offsets = sorted({offset for group in groups for offset in group.wanted() if offset < ends[-1]})
         room = self._disk_floor.kept_room()
         max_bytes = min(BYTES_A_TURN, _freed(segments, ends[-1]), room)
-        states = partition.producers
-        aborted: Sequence[AbortedTransaction] = ()
-        if offsets and states is not None:
-            aborted = states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
-        records = await trio.to_thread.run_sync(
-            _read, partition, offsets, max_bytes, aborted, limiter=_threads
-        )
+        records: dict[int, bytes] = {}
+        if offsets:
+            states = partition.producers
+            aborted = () if states is None else states.transactions.aborted_in(offsets[0], offsets[-1] + 1)
+            records = await trio.to_thread.run_sync(
+                _read, partition, offsets, max_bytes, aborted, limiter=_threads
+            )
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
         size_bytes = 0
@@ -247,14 +247,10 @@ class KeptRecords:
         engine, loaded = group.engine, group.loaded
         wanted = {offset: records[offset] for offset in group.offsets if offset in records}
         parked = [each for each in group.parked if each.offset in records]
-        await self._saved(
-            loaded, engine, log_start.keep(engine, parked, records, group.look) if parked else None
-        )
-        await self._saved(
-            loaded,
-            engine,
-            log_start.leave(engine, wanted, now_ms=now_ms()) if wanted and not loaded.gone else None,
-        )
+        if parked:
+            await self._saved(loaded, engine, log_start.keep(engine, parked, records, group.look))
+        if wanted and not loaded.gone:
+            await self._saved(loaded, engine, log_start.leave(engine, wanted, now_ms=now_ms()))
         self._share_partitions.schedule(loaded)
         loaded.waiters.wake_all()
         self._kept += len(wanted) + len(parked)
@@ -263,16 +259,15 @@ class KeptRecords:
         self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None
     ) -> None:
         """Raises KafkaError; the next write of the share-partition then repeats the change."""
-        if persist is None:
-            return
-        error = await self._share_partitions.saving.save(loaded, persist)
-        if error is not None and self._topics.reserve.is_there:
+        saving = self._share_partitions.saving
+        try:
+            await saving.must_save(loaded, persist)
+        except KafkaError:
+            if not self._topics.reserve.is_there:
+                raise
             # A full disk must not prevent the log from making room: use the space set aside.
             self._topics.reserve.give_up()
-            again = engine.retry_unsaved()
-            error = None if again is None else await self._share_partitions.saving.save(loaded, again)
-        if error is not None:
-            raise error
+            await saving.must_save(loaded, engine.retry_unsaved())
 
     # -- DeleteRecords
 

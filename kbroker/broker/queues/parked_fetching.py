@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.loaded import CommittedLog, LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener, Refusal, must_be_opened
 from kbroker.broker.queues.sliced_batches import Walked, runs_in
 from kbroker.errors import KafkaError
@@ -54,16 +54,11 @@ async def plan_parked(
 
     A read may wait, so other fetches may have acquired some of the records on return. Raises
     KafkaError for a log that cannot be read."""
-    partition, committed = loaded.partition, loaded.committed
+    partition = loaded.partition
     offsets, taken, lost = list[int](), set[int](), list[int]()
     batches: list[Walked] = []
     walked = 0
-    leaders: Sequence[int]
-    if committed is None:
-        leaders = parking.in_turn(room)
-    else:  # Records behind an open transaction have to wait.
-        end_offset, ready = committed.high_watermark, parking.in_turn(parking.ready)
-        leaders = list(islice((offset for offset in ready if offset < end_offset), room))
+    leaders = _leaders(parking, room, loaded.committed)
     read: dict[int, Sequence[memoryview]] = {}
     for number, leader in enumerate(leaders):
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
@@ -105,6 +100,14 @@ async def plan_parked(
         if not can_be_cut:
             break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
+
+
+def _leaders(parking: Parking, room: int, committed: CommittedLog | None) -> Sequence[int]:
+    """Records behind an open transaction have to wait."""
+    if committed is None:
+        return parking.in_turn(room)
+    end_offset, ready = committed.high_watermark, parking.in_turn(parking.ready)
+    return list(islice((offset for offset in ready if offset < end_offset), room))
 
 
 async def _read_with_next(

@@ -33,20 +33,20 @@ _RETRY_S = 1.0
 
 
 class ParkedReading:
-    """`save`, `changed` and `retire` are methods of SharePartitions: save a change, follow up a
-    read, and drop a share-partition that has retired."""
+    """`must_save` is the method of Saving. `changed` and `retire` are methods of SharePartitions:
+    follow up a read, and drop a share-partition that has retired."""
 
     def __init__(
         self,
         persister: Persister,
         background: Background,
-        save: Callable[[LoadedSharePartition, Persist], Awaitable[KafkaError | None]],
+        must_save: Callable[[LoadedSharePartition, Persist | None], Awaitable[None]],
         changed: Callable[[LoadedSharePartition], None],
         retire: Callable[[LoadedSharePartition], None],
     ) -> None:
         self._rows = persister.waiting_rows
         self._background = background
-        self._save = save
+        self._must_save = must_save
         self._changed = changed
         self._retire = retire
         self._life_ahead_ms = wall_clock_ms() - now_ms()
@@ -142,8 +142,7 @@ class ParkedReading:
                     parking.end_look(look)
                 is_last = len(found) < READ_AT_ONCE
                 at = found[-1].offset + 1 if found else at
-                if persist is not None and (error := await self._save(loaded, persist)) is not None:
-                    raise error
+                await self._must_save(loaded, persist)
         except BaseException:
             parking.needs_sweep = True
             raise

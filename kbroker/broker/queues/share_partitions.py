@@ -87,7 +87,7 @@ class SharePartitions:
         background.start(watch_clock, self.loaded, self.schedule)
         self.saving = Saving(persister, background, self._forget, self._follow_up)
         self.parked = ParkedReading(
-            persister, background, self.saving.save, self._parked_changed, self.retire
+            persister, background, self.saving.must_save, self._parked_changed, self.retire
         )
         self.expiry = Expiry(self.saving.save_later, self.parked.record_of)
         self.scanner = Scanner(persister, background, self.saving, self.expiry, self.schedule, flush)
