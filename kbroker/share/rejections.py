@@ -1,7 +1,7 @@
 """Which reasons of rejections (reasons.py) a write saves, and which it removes. Pure.
 
 A write that fails may have stored its reasons nevertheless. The caller notes these offsets, and
-lets the next write that saves records as ARCHIVING remove them: no other rejection may get them.
+lets the next write remove them: no other rejection may get them.
 """
 
 from __future__ import annotations

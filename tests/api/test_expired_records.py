@@ -321,7 +321,7 @@ class TestExpired:
             key = await prepare_dead_letters(client, configs=paused)
             await heartbeat(client, "m1", 0)
             await client.append_raw("orders", batch(0, headers=(("kbroker-delay-ms", str(HOUR).encode()),)))
-            assert await take(Member(client, "m1"), key, 10) == []
+            assert await take(Member(client, "m1"), key, 300) == []
             await until(lambda: parked(client, key) == 1)
             later[0] = HOUR + 60_000
             await until(lambda: offers.parked_ready(engine_of(client, key)) == 1)

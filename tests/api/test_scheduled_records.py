@@ -338,7 +338,7 @@ class TestScheduled:
             await set_up_group(client, SETTINGS)
             await send(client, 1200, 1200, 3_600_000)
             member = Member(client, "m1")
-            assert await take(member, key, 10) == []
+            assert await take(member, key, 300) == []
             engine = engine_of(client, key)
 
             def shown() -> list[tuple[int, int, str, str | None]]:
