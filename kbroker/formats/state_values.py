@@ -228,6 +228,10 @@ class GivenUp(JsonValue):
 
     records: int
 
+    def __post_init__(self) -> None:
+        if type(self.records) is not int or self.records < 0:
+            raise ValueError(f"no number of given-up records: {self.records!r}")
+
 
 class ControlChain(NamedTuple):
     """The offsets of a group's newest SHARE_CHECKPOINT and of its newest control record, which is

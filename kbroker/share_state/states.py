@@ -193,14 +193,9 @@ class ShareStates:
         draft.changed[entry] = None
 
     def forget_given_up(self, draft: Draft[R], entry: Entry) -> None:
-        """Raises KafkaError, with nothing changed, if the store cannot be read."""
-        key, known = _given_up_key(entry), None if entry.state is None else entry.state.given_up
-        try:
-            is_stored = any(self._scan(key)) if known is None else known > 0
-        except StoreFailed as error:
-            raise _unreadable(error) from error
-        if is_stored:
-            draft.changes.append((key, None))
+        """A count that is not known is removed as well: this must not fail."""
+        if entry.state is None or entry.state.given_up != 0:
+            draft.changes.append((_given_up_key(entry), None))
 
     # ---- after the save --------------------------------------------------------------------------
 
@@ -303,4 +298,5 @@ def _unreadable(error: Exception) -> KafkaError:
 
 
 def _given_up_key(entry: Entry) -> bytes:
-    return GivenUpKey(*entry.key.partition, entry.key.group_id).encode()
+    """As GivenUpKey encodes it: the body is that of the share-partition's prefix."""
+    return GivenUpKey.namespace + entry.prefix[len(ShareStateKey.namespace) :]

@@ -174,10 +174,10 @@ async def test_share_groups_forget_it(connect: Connect) -> None:  # INIT-9, SC-4
         )
         assert [each.topic_id for each in joined.assignment.topic_partitions] == [topic_id]
         assert list(client.broker.state_store.scan(share_topic_prefix(topic_id)))
-        assert client.broker.share_state.coordinator.statistics().loaded == 2
+        assert client.broker.share_state.coordinator.states.statistics().loaded == 2
         await delete(client, ("a", None))
         assert not list(client.broker.state_store.scan(share_topic_prefix(topic_id)))
-        assert client.broker.share_state.coordinator.statistics().loaded == 0
+        assert client.broker.share_state.coordinator.states.statistics().loaded == 0
         assert not list(client.broker.share_group_service.coordinator.topic_ids())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -340,6 +342,34 @@ class TestExpired:
             await set_up_group(client, {"kbroker.queue.ttl.ms": "0"})
             await send(client, 2 * HOUR)
             assert await take(member, key) == [(3, 3, 1)]
+
+    async def test_it_is_switched_off_during_a_read(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the scan or a fetch, whichever reads first: fresh records have not expired then."""
+        async with connect(config=FAST) as client:
+            key = await prepare(client)
+            await set_up_group(client, SETTINGS)
+            await send(client, 0)
+            member = Member(client, "m1")
+            assert await take(member, key) == [(0, 0, 1)]
+            partition = client.broker.topics.by_name("orders").partitions[0]
+            parts, read = client.broker.share_partitions, partition.read
+            settings, switched = parts.settings, list[bool]()
+
+            async def then_off(offset: int, **limits: int) -> Sequence[memoryview]:
+                views: Sequence[memoryview] = await read(offset, **limits)
+                if views and not switched:
+                    switched.append(True)
+                    monkeypatch.setattr(parts, "settings", lambda group: replace(settings(group), ttl_ms=0))
+                    parts.settings_changed("g1")
+                return views
+
+            monkeypatch.setattr(partition, "read", then_off)
+            await send(client, 0, 0, 0)
+            await until(lambda: bool(switched))
+            assert await take(member, key) == [(1, 3, 1)]
+            assert engine_of(client, key).counters.expired == 0
 
     async def test_a_store_that_refuses_the_write(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch

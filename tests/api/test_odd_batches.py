@@ -154,7 +154,7 @@ async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_recor
                 assert rows(answer)[key].error_code == 0
             done |= good
             victim.client.disconnect()
-            if not runs and done:
+            if not runs and done and is_finished(client):
                 break
         assert done == {0, 1 + CLAIMED}
         await all_done(client)
@@ -162,8 +162,14 @@ async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_recor
         assert sorted(offsets_of(letters)) == given_up
         if kind not in _FIRST_READABLE:
             assert [(letter.key, letter.value) for letter in letters] == [(None, None)] * CLAIMED
-        (loaded,) = client.broker.share_partitions.loaded() or (None,)
-        assert loaded is None or loaded.engine is None or loaded.engine.start_offset == 2 + CLAIMED
+        assert is_finished(client)
+
+
+def is_finished(client: Client) -> bool:
+    """All records are, those of the odd batch included; the share-partition may have left memory
+    since."""
+    (loaded,) = client.broker.share_partitions.loaded() or (None,)
+    return loaded is None or (loaded.engine is not None and loaded.engine.start_offset == 2 + CLAIMED)
 
 
 async def test_gaps_are_taken_for_one(connect: Connect) -> None:

@@ -37,7 +37,7 @@ async def test_every_part_of_a_broker_has_statistics_that_cannot_be_changed(conn
         }
         assert len(parts) > 10
         parts["sessions"] = client.broker.share_partitions.sessions
-        parts["share_state_coordinator"] = client.broker.share_state.coordinator
+        parts["share_states"] = client.broker.share_state.coordinator.states
         parts["share_group_coordinator"] = client.broker.share_group_service.coordinator
         await client.create_topic("a")
         parts["partition"] = client.partition("a")

@@ -62,12 +62,15 @@ async def record_with_max_timestamp(
 
 
 async def _in_thread(partition: Partition, search: Callable[[], OffsetAt | None]) -> OffsetAt | None:
+    found = None
     try:
-        return await trio.to_thread.run_sync(search, limiter=_threads)
+        found = await trio.to_thread.run_sync(search, limiter=_threads)
     except KeyError:  # The log has been dropped.
         if not partition.deleted:
             raise
-        raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
+    if partition.deleted:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    return found
 
 
 # -- in the thread

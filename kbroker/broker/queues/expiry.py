@@ -129,7 +129,7 @@ class Expiry:
         """Call this before a fetch acquires from these batches. False: it may acquire from those
         left in `batches`. True: it must read again, because records have expired or the call has
         waited."""
-        horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
+        horizon_ms = _horizon_ms(engine)
         schedules, is_first, turn = engine.settings.schedules, True, Turn()
         offsets: list[int] = []
         for number, (base, last, is_control, view, start, end) in enumerate(batches):
@@ -159,7 +159,7 @@ class Expiry:
     ) -> bool:
         """Call this before a fetch acquires these parked records, which are in these batches. True:
         some have expired. The call may have waited."""
-        horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
+        horizon_ms, schedules = _horizon_ms(engine), engine.settings.schedules
         old: list[int] = []
         turn = Turn()
         for base, last, _, view, start, end in batches:
@@ -269,6 +269,13 @@ def must_wait(engine: SharePartition) -> bool:
     """For a group with a time to live. True while many dead letters are unwritten, each of which
     takes memory. Nothing expires then, so nothing may be delivered."""
     return engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
+
+
+def _horizon_ms(engine: SharePartition) -> int:
+    """Records from then or earlier have expired. None has, if the time to live was switched off
+    while the caller waited."""
+    ttl_ms = engine.settings.ttl_ms
+    return wall_clock_ms() - ttl_ms if ttl_ms else -_NEVER
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:

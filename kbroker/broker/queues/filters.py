@@ -66,7 +66,7 @@ class TimeToLive(Filter):
         return await self._expiry.give_up_parked(loaded, engine, batches, parked)
 
 
-def filters_of(settings: ShareSettings, expiry: Expiry) -> tuple[Filter, ...]:
+def filters_of(expiry: Expiry, settings: ShareSettings) -> tuple[Filter, ...]:
     found: list[Filter] = []
     if settings.paused:
         found.append(Paused())

@@ -381,6 +381,7 @@ def _read(
                 continue
             views = partition.read_now(first, max_bytes=_READ_BYTES, end_offset=end_offset)
             for view, position, header in iter_possible(views, end_offset):
+                trio.from_thread.check_cancelled()  # A batch may have 64 MiB, and there may be many.
                 if header.is_control or wanted.isdisjoint(range(header.base_offset, header.last_offset + 1)):
                     continue
                 if not crc_is_valid(view, position, header):

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import trio
 
@@ -90,6 +90,7 @@ class SharePartitions:
             persister, background, self.saving.must_save, self._parked_changed, self.retire
         )
         self.expiry = Expiry(self.saving.save_later, self.parked.record_of)
+        self._filters_of = lru_cache(maxsize=64)(partial(filters_of, self.expiry))
         self.scanner = Scanner(persister, background, self.saving, self.expiry, self.schedule, flush)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._load_turns = LoadTurns()
@@ -284,7 +285,7 @@ class SharePartitions:
     def _use(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         settings = self.settings(loaded.key[0])
         loaded.use(engine, settings)
-        loaded.filters = filters_of(settings, self.expiry)
+        loaded.filters = self._filters_of(settings)
 
     def _count_held(self, group_id: str, engine: SharePartition) -> None:
         """Count what members hold where the group's settings need that."""

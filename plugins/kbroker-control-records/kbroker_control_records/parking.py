@@ -9,7 +9,7 @@ parks takes three steps:
 
 If the broker is killed after step 1, a record is parked and in the window: at each load, `settle`
 drops those that the window still has. A reason may be that of a record which is not ARCHIVING: the
-load drops it as well (queues/reasons.py). If the broker is killed after step 2, a parked record may
+load drops it as well (queues/loading.py). If the broker is killed after step 2, a parked record may
 have an old place as well. A place that the key by offset does not name is invalid, and removed when
 it is read. The number of parked records is that of the keys by offset and changes with them, so it
 is right after each step.
