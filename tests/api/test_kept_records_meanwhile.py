@@ -1,4 +1,4 @@
-"""What happens while records to be kept beside the log are copied (broker/queues/kept_records.py)."""
+"""What happens while records are copied to be kept (broker/queues/kept_records.py)."""
 
 from __future__ import annotations
 
