@@ -49,7 +49,7 @@ def changes_of(at: TopicPartition, parked: Sequence[Parked]) -> list[Change]:
         coordinator.states.confirm(outcome)
         for key, value in outcome.changes:
             if value is None:
-                del stored[key]
+                stored.pop(key, None)
             else:
                 stored[key] = value
     return list(stored.items())
