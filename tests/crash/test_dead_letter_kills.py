@@ -42,7 +42,7 @@ def test_poison_is_in_the_queue_once(engine: str, persister: str, tmp_path: Path
         run(rounds, points, progress)
 
 
-@pytest.mark.parametrize("points", [(1, 4), pytest.param(range(2, 9), marks=pytest.mark.full)])
+@pytest.mark.parametrize("points", [(1, 4), pytest.param(range(2, 8), marks=pytest.mark.full)])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_letters_that_a_full_disk_has_refused(
     engine: str, points: Sequence[int], tmp_path: Path, progress: Progress
