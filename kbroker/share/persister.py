@@ -213,10 +213,11 @@ class WaitingRows(ABC):
         first: int,
         end: int | None,
         *,
-        only_kept: bool = False,
+        kept: bool | None = None,
     ) -> int:
         """How many of the offsets `first` to `end` - 1 are parked. None: all from `first` on, and
-        those below it that are kept. `only_kept`: only records whose bytes are kept."""
+        those below it that are kept. `kept`: only records whose bytes are kept, or only
+        others."""
 
     @abstractmethod
     async def has_ended(self, group_id: str, partition: TopicPartition, generation: int) -> bool:

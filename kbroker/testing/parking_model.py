@@ -153,8 +153,9 @@ class Shelf:
         for each in by_offset:
             at = await rows.read_from(*key, KEPT, each.offset, each.offset + 1, 1)
             assert dict(at) == {o: r for o, r in self.records.items() if o == each.offset}
-        assert await rows.count(*key, 0, 1 << 40, only_kept=True) == len(self.records)
-        assert await rows.count(*key, 101, 105, only_kept=True) == sum(
+        assert await rows.count(*key, 0, 1 << 40, kept=True) == len(self.records)
+        assert await rows.count(*key, 0, 1 << 40, kept=False) == len(by_offset) - len(self.records)
+        assert await rows.count(*key, 101, 105, kept=True) == sum(
             101 <= offset < 105 for offset in self.records
         )
 

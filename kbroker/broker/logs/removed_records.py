@@ -104,9 +104,8 @@ class RemovedRecords:
             own, rows = persister.own_records, persister.waiting_rows
             if own is not None and unfinished and behind < end:  # The window has passed the others.
                 unfinished -= await own.count_own(key, behind, end)
-            parked = await rows.count(group_id, key, first, end) if rows is not None else 0
-            if parked and rows is not None:
-                parked -= await rows.count(group_id, key, first, end, only_kept=True)
+            # In one scan: jobs end between two scans, and their difference would report a loss.
+            parked = await rows.count(group_id, key, first, end, kept=False) if rows is not None else 0
             return unfinished + parked
         counted = await persister.count_unfinished(group_id, key, first, end)
         return await self._ask(group_id, key, partition, end) if counted is None else counted

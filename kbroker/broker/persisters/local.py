@@ -131,7 +131,7 @@ class LocalPersister(CountsShareState):
 
     async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         rows = self._parked
-        parked = 0 if rows is None else await rows.count_in_log(group_id, partition, first, end)
+        parked = 0 if rows is None else await rows.count(group_id, partition, first, end, kept=False)
         return parked + self.coordinator.unfinished(group_id, partition, first, end)
 
     async def topic_deleted(self, topic_id: UUID) -> None:

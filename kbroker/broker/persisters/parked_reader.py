@@ -115,20 +115,20 @@ class ParkedReader(WaitingRows):
         first: int,
         end: int | None,
         *,
-        only_kept: bool = False,
+        kept: bool | None = None,
     ) -> int:
         """A count from an offset to the end is derived from the few records below it that are not
         kept. That number is remembered, because callers count again and again from a start offset
         that retention moves up."""
         prefix = self.prefix(group_id, partition)
-        if prefix is not None and only_kept:
-            return await self._count(prefix, first, end, kept=True)
+        if prefix is not None and kept:
+            return await self._count(prefix, first, end, kept=kept)
         waiting = self._coordinator.waiting(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
             return 0
-        if end is not None:
-            return await self._count(prefix, first, end)
+        if end is not None or kept is not None:
+            return await self._count(prefix, first, end, kept=kept)
         if first <= 0:
             return waiting
         generation, key = self._coordinator.generation(group_id, partition), (group_id, partition)
@@ -139,12 +139,6 @@ class ParkedReader(WaitingRows):
             below = await self._count(prefix, 0, first, kept=False)
         self._below[key] = generation, waiting, first, below
         return max(0, waiting - below)
-
-    async def count_in_log(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 are parked and only in the log. Raises
-        KafkaError."""
-        parked = await self.count(group_id, partition, first, end)
-        return parked - await self.count(group_id, partition, first, end, only_kept=True) if parked else 0
 
     def written(self, group_id: str, partition: TopicPartition) -> None:
         """Parked records were changed: forget the result of `count`."""

@@ -279,7 +279,7 @@ class KeptRecords:
             return
         async with self._lock(partition):
             for group_id in self._held_logs.groups_of(key):
-                number = await rows.count(group_id, key, 0, offset, only_kept=True)
+                number = await rows.count(group_id, key, 0, offset, kept=True)
                 if number:
                     await self._purge(group_id, key, offset)
                     self._report(partition, "DeleteRecords", group_id, number)
@@ -294,7 +294,7 @@ class KeptRecords:
                 continue
             try:
                 end = partition.log_start_offset
-                lost.append((partition, await rows.count(group_id, key, 0, end, only_kept=True)))
+                lost.append((partition, await rows.count(group_id, key, 0, end, kept=True)))
             except (KafkaError, StoreFailed) as error:
                 place = partition.topic_name, partition.log.partition
                 logger.warning(

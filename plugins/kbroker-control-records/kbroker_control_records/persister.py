@@ -313,7 +313,7 @@ class ControlRecordsPersister(CountsShareState):
 
     async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         await self._logs.prepare_one(group_id, key)
-        parked = await self._parked.count_in_log(group_id, key, first, end)
+        parked = await self._parked.count(group_id, key, first, end, kept=False)
         return parked + await self._count_in_window(group_id, key, first, end)
 
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:

@@ -57,10 +57,10 @@ class ControlRows(WaitingRows):
         first: int,
         end: int | None,
         *,
-        only_kept: bool = False,
+        kept: bool | None = None,
     ) -> int:
         await self._logs.prepare_one(group_id, partition)
-        return await self._reader.count(group_id, partition, first, end, only_kept=only_kept)
+        return await self._reader.count(group_id, partition, first, end, kept=kept)
 
     async def has_ended(self, group_id: str, partition: TopicPartition, generation: int) -> bool:
         if self._logs.partition(partition) is not None:  # Otherwise its topic is deleted.
