@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -178,31 +177,6 @@ class TestScheduled:
 
 
 class TestHeld:
-    async def test_one_that_ends_while_records_are_counted_is_not_reported(
-        self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Retention counts what it is about to remove. The difference of two counts would have a
-        kept record that ends between them."""
-        async with connect(every_engine, LONG_LOCKS) as client:
-            key = await begin(client, {})
-            await fill(client)
-            worker, others = Member(client, "m1"), Member(client.another(2), "m2")
-            head, _ = await one(worker, key)
-            await take(others, key)
-            waiting_rows = client.broker.persister.waiting_rows
-            assert waiting_rows is not None
-            count, counted = waiting_rows.count, []
-
-            async def ended_meanwhile(*arguments: Any, **more: Any) -> int:
-                counted.append(await count(*arguments, **more))
-                if len(counted) == 1:
-                    await worker.acknowledge({key: [(head, head, [ACCEPT])]})
-                return counted[-1]
-
-            monkeypatch.setattr(waiting_rows, "count", ended_meanwhile)
-            assert await look(client) > 100
-            assert (bool(counted), removed(client), await lag(client)) == (True, 0, 0)
-
     @pytest.mark.parametrize("persister", ["default", "control-records"])
     async def test_a_held_head_stays_held_and_does_not_hold_the_log(
         self, connect: Connect, every_engine: str, persister: str
