@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
@@ -119,13 +120,27 @@ def complaints_about_state(data_dir: Path, what: str, rows: int, turn: int = _TU
 
 
 @pytest.fixture
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> int:
+def short_turns() -> Iterator[int]:
     """The most work of a turn of few rows: some hundred rows then show the work that grows with
     them, in little time."""
-    for name, module in tuple(sys.modules.items()):
-        for constant in _SHORT.keys() & vars(module).keys() if name.startswith("kbroker.") else ():
-            monkeypatch.setattr(module, constant, _SHORT[constant])
-    return _SHORT_TURN
+    before = _constants()
+    for module, constant in before:
+        setattr(module, constant, _SHORT[constant])
+    yield _SHORT_TURN
+    values = {constant: value for (_, constant), value in before.items()}
+    # Modules that a request has imported copied the short ones.
+    for module, constant in _constants():
+        setattr(module, constant, before.get((module, constant), values[constant]))
+
+
+def _constants() -> dict[tuple[ModuleType, str], int]:
+    """Those of _SHORT in each module of kbroker, with their values."""
+    return {
+        (module, constant): getattr(module, constant)
+        for name, module in tuple(sys.modules.items())
+        if name.startswith("kbroker.")
+        for constant in _SHORT.keys() & vars(module).keys()
+    }
 
 
 @pytest.fixture(scope="module")
