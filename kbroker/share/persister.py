@@ -216,8 +216,8 @@ class WaitingRows(ABC):
         kept: bool | None = None,
     ) -> int:
         """How many of the offsets `first` to `end` - 1 are parked. None: all from `first` on, and
-        those below it that are kept. `kept`: only records whose bytes are kept, or only
-        others."""
+        those below it that are kept. `kept`: if true, only records whose
+        bytes are kept; if false, only the others."""
 
     @abstractmethod
     async def has_ended(self, group_id: str, partition: TopicPartition, generation: int) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import pytest
@@ -123,24 +122,19 @@ def complaints_about_state(data_dir: Path, what: str, rows: int, turn: int = _TU
 def short_turns() -> Iterator[int]:
     """The most work of a turn of few rows: some hundred rows then show the work that grows with
     them, in little time."""
-    before = _constants()
-    for module, constant in before:
-        setattr(module, constant, _SHORT[constant])
+    before = _set(_SHORT)
     yield _SHORT_TURN
-    values = {constant: value for (_, constant), value in before.items()}
-    # Modules that a request has imported copied the short ones.
-    for module, constant in _constants():
-        setattr(module, constant, before.get((module, constant), values[constant]))
+    _set(before)  # Also in modules that a request has imported: they copied the short ones.
 
 
-def _constants() -> dict[tuple[ModuleType, str], int]:
-    """Those of _SHORT in each module of kbroker, with their values."""
-    return {
-        (module, constant): getattr(module, constant)
-        for name, module in tuple(sys.modules.items())
-        if name.startswith("kbroker.")
-        for constant in _SHORT.keys() & vars(module).keys()
-    }
+def _set(values: Mapping[str, int]) -> dict[str, int]:
+    """In each module of kbroker that has such constants. Returns the former values."""
+    before: dict[str, int] = {}
+    for name, module in tuple(sys.modules.items()):
+        for constant in values.keys() & vars(module).keys() if name.startswith("kbroker.") else ():
+            before[constant] = getattr(module, constant)
+            setattr(module, constant, values[constant])
+    return before
 
 
 @pytest.fixture(scope="module")
