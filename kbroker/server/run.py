@@ -10,6 +10,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import socket
 from contextlib import ExitStack
@@ -42,6 +43,10 @@ KEEP_BYTES = 16 << 20
 _MAP_FROM_BYTES = 4 << 20
 """Blocks of at least this size have a mapping each, and are returned to the system at once."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_TRIM_EVERY_S = 2.0
+_TRIM_FROM_BYTES = 4 << 20
+"""Holes are returned after the process has grown by so much: 5 ms for a heap of 60 MB."""
+_MEMORY = "/proc/self/statm"
 
 Certificates = list[ListenerTls]
 
@@ -178,6 +183,7 @@ async def _serve_until_signal(options: StartOptions) -> None:
     with trio.open_signal_receiver(*handled) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_and_leave, nursery)
+            nursery.start_soon(return_freed_memory)
             async for number in signals:
                 if number == signal.SIGHUP:
                     if hang_up is HangUp.RELOAD:
@@ -234,3 +240,35 @@ def keep_freed_memory() -> bool:
         return False
     settings = (_M_MMAP_THRESHOLD, _MAP_FROM_BYTES), (_M_TRIM_THRESHOLD, KEEP_BYTES), (_M_ARENA_MAX, 1)
     return all([mallopt(*each) for each in settings])
+
+
+async def return_freed_memory() -> None:
+    """Return pages within the heap that hold nothing any more, after the process has grown. Runs
+    until it is cancelled, or ends where the C library is not glibc.
+
+    glibc returns only the end of its heap by itself. Batches of many sizes leave holes: after a
+    million jobs were parked in 20 s, 20 to 35 MB stayed with the process until a restart.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+        memory_fd = os.open(_MEMORY, os.O_RDONLY)  # Kept: later there may be no file to spare.
+    except (AttributeError, OSError) as error:
+        logger.debug("freed memory within the heap stays with the process: %s", error)
+        return
+    try:
+        least_bytes = _anonymous_bytes(memory_fd)
+        while True:
+            await trio.sleep(_TRIM_EVERY_S)
+            now_bytes = _anonymous_bytes(memory_fd)
+            if now_bytes > least_bytes + _TRIM_FROM_BYTES:
+                await trio.to_thread.run_sync(trim, KEEP_BYTES)
+                now_bytes = least_bytes = _anonymous_bytes(memory_fd)
+            least_bytes = min(least_bytes, now_bytes)
+    finally:
+        os.close(memory_fd)
+
+
+def _anonymous_bytes(memory_fd: int) -> int:
+    """Memory of the process that no file backs."""
+    _, resident, shared, *_ = map(int, os.pread(memory_fd, 256, 0).split())
+    return (resident - shared) * resource.getpagesize()
