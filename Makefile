@@ -26,6 +26,10 @@ PYTHON ?= python3
 PIP_FLAGS := --quiet --no-input --disable-pip-version-check -c constraints.txt
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
+# Each stage writes down what it costs, and `make test` prints the table at its end (tests/stage_costs.py).
+COSTS := build/stage-costs
+COUNTED = -p tests.stage_costs --costs=$(COSTS)/$@
+TIMED = $(PY) -m tests.stage_costs run $(COSTS)/$@
 # Tests of the broker's behaviour keep its data in memory, if there are 4 GB: their syncs would wait for one another. Stages that
 # judge files, crashes and power cuts stay on the disk.
 IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
@@ -68,56 +72,58 @@ demo: .venv-run/.ready
 
 lint: .venv/.ready
 	@printf '\n== ruff ==\n'
-	$(PY) -m ruff check .
+	$(TIMED) $(PY) -m ruff check .
 	@printf '\n== mypy --strict ==\n'
-	$(PY) -m mypy
+	$(TIMED) $(PY) -m mypy
 	@printf '\n== import contracts ==\n'
-	.venv/bin/lint-imports --no-logo
+	$(TIMED) .venv/bin/lint-imports --no-logo
 	@printf '\n== sizes and documentation ==\n'
-	$(PYTEST) tests/checks
+	$(PYTEST) $(COUNTED) tests/checks
 
 # Three stages at a time, each shown when it has ended: half of their time is waiting. Spark is installed meanwhile.
 test: .venv/.ready recorder
+	@rm -rf $(COSTS)
 	@$(MAKE) --no-print-directory --output-sync=target -j3 .venv-spark/.ready lint test-unit test-programs test-api test-clients \
-		test-spark test-python-client test-crash test-powercut
+		test-spark test-python-client test-crash test-powercut; \
+		ended=$$?; $(PY) -m tests.stage_costs $(COSTS); exit $$ended
 	@printf '\nall stages passed\n'
 
 test-unit: .venv/.ready recorder
 	@printf '\n== unit, contract and model tests ==\n'
-	$(PYTEST) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW) $(PROGRAMS) tests/api)
+	$(PYTEST) $(COUNTED) tests $(wildcard plugins/*/tests) $(addprefix --ignore=,$(SLOW) $(PROGRAMS) tests/api)
 
 test-api: .venv/.ready recorder
 	@printf '\n== Kafka APIs, brokers in this process ==\n'
-	$(IN_MEMORY) $(PYTEST) tests/api
+	$(IN_MEMORY) $(PYTEST) $(COUNTED) tests/api
 
 # They wait half of their time, for brokers of other processes.
 test-programs: .venv/.ready recorder
 	@printf '\n== the command line, brokers in processes, formats ==\n'
-	$(IN_MEMORY) $(PYTEST) -n 2 --dist loadfile $(PROGRAMS)
+	$(IN_MEMORY) $(PYTEST) $(COUNTED) -n 2 --dist loadfile $(PROGRAMS)
 
 test-clients: .venv/.ready recorder
 	@printf '\n== Kafka clients ==\n'
-	$(IN_MEMORY) $(PYTEST) tests/clients tests/consumer_groups
+	$(IN_MEMORY) $(PYTEST) $(COUNTED) tests/clients tests/consumer_groups
 
 # They wait most of their time, each for a broker of its own process.
 test-python-client: .venv/.ready recorder
 	@printf '\n== the client and workers for asyncio and trio ==\n'
-	$(IN_MEMORY) $(PYTEST) -n 3 --dist loadfile clients/python/tests
+	$(IN_MEMORY) $(PYTEST) $(COUNTED) -n 3 --dist loadfile clients/python/tests
 
 test-crash: .venv/.ready recorder
 	@printf '\n== crashes ==\n'
-	$(PYTEST) tests/crash
+	$(PYTEST) $(COUNTED) tests/crash
 
 test-powercut: .venv/.ready recorder
 	@printf '\n== power cuts ==\n'
-	$(PYTEST) tests/powercut
+	$(PYTEST) $(COUNTED) tests/powercut
 
 # Types of the data sources are checked here, where Spark's are known. Two processes, a Spark session in each.
 test-spark: .venv-spark/.ready
 	@printf '\n== Spark: mypy --strict ==\n'
-	$(SPARK_PY) -m mypy spark/src
+	$(TIMED) $(SPARK_PY) -m mypy spark/src
 	@printf '\n== Spark data sources and pipeline ==\n'
-	$(SPARK_PY) -m pytest -q -n 2 --dist loadfile spark/tests
+	$(SPARK_PY) -m pytest -q $(COUNTED) -n 2 --dist loadfile spark/tests
 
 test-full: lint recorder spark-full
 	@printf '\n== everything, long variants included ==\n'
