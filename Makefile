@@ -36,7 +36,7 @@ IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000
 SPARK_PY := .venv-spark/bin/python
 PLUGINS := $(wildcard plugins/*/pyproject.toml) clients/python/pyproject.toml
 SLOW := tests/checks tests/clients tests/consumer_groups tests/crash tests/powercut
-PROGRAMS := tests/cli tests/formats tests/perf tests/server tests/testing tests/workloads
+PROGRAMS := tests/cli tests/formats tests/judges tests/perf tests/server tests/testing tests/workloads
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-api test-programs test-clients test-python-client test-crash test-powercut test-spark test-full spark-full spark-demo crash powercut differential record-kafka perf perf-quick perf-queues perf-transactions perf-security perf-python-client perf-parts perf-rivals lint docs clean recorder

@@ -42,7 +42,7 @@ _MAP_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "
 
 
 class Files:
-    """The real file system. The other implementation is FaultyFiles in kbroker.testing."""
+    """The real file system. The other implementation is FaultyFiles in the tests."""
 
     def open(self, path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o644)

@@ -64,6 +64,7 @@ DONE = (
     "tests/differential",
     "tests/formats",
     "tests/groups",
+    "tests/judges",
     "tests/kafka_tools",
     "tests/metrics",
     "tests/perf",

@@ -55,9 +55,6 @@ SMALL_MODULES = {
         "arithmetic over two columns, with the table that docs/share-partition.md explains"
     ),
     "kbroker.testing.broker of kbroker.testing.pytest_plugin": "a public module, for fixtures of users",
-    "kbroker.testing.uncertain_events of kbroker.testing.compaction_history": (
-        "it must not know what a checker looks for"
-    ),
 }
 BASES = {
     "kbroker.broker.logs.reading.ReadablePartition of kbroker.broker.logs.partition.Partition": (
@@ -95,12 +92,6 @@ UNPACKINGS = {
 }
 TWINS = {
     "ClassicMember in kbroker.formats.group_records, kbroker.groups.classic.state": _STORED,
-    "Outcome in kbroker.groups.outcome, kbroker.testing.history_events": (
-        "histories are written and read without the broker's modules"
-    ),
-    "Record in kbroker.formats.batches, kbroker.testing.history_events": (
-        "histories are written and read without the broker's modules"
-    ),
     "ResourceType in kbroker.formats.state_values, kbroker.security.acls": (
         "two enumerations of Kafka with this name, of configs and of ACLs, with other numbers"
     ),

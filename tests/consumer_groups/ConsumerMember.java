@@ -27,7 +27,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
  * A member of a consumer group with Kafka's own consumer: gets records, logs them, commits, and repeats the commit for a partition
- * before it gives it up. Its events are those of kbroker/testing/history_events.py, one per line.
+ * before it gives it up. Its events are those of tests/judges/history_events.py, one per line.
  *
  * Arguments: kind (java-range, java-cooperative: classic protocol; java-consumer: the new one), name, bootstrap servers, group, topic,
  * history file, session timeout in ms, seed. System.nanoTime() is CLOCK_MONOTONIC, as in the other processes.

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kbroker.testing.history_events import Back, Event, Gone, merge, read_lines, to_json
 from tests.consumer_groups.turns import GROUP_GONE, Orders
 from tests.differential.apache_kafka import class_path
+from tests.judges.history_events import Back, Event, Gone, merge, read_lines, to_json
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0

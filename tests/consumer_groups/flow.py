@@ -3,7 +3,7 @@ broker keeps running.
 
 The members of a group are of one kind, or of several that can be in a group together
 (crew.COMMANDS). At the end the group has processed all records and its members have left; the whole
-history goes to kbroker.testing.group_history.check.
+history goes to tests.judges.group_history.check.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from kbroker.client import admin, consumer_group_admin
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.group_history import Report, check
-from kbroker.testing.history_events import CommittedAtEnd, Event, LogRead, LogReadDone, Record, to_json
 from tests.consumer_groups.crew import PATIENCE_S, ROOT, Crew, open_crew
+from tests.judges.group_history import Report, check
+from tests.judges.history_events import CommittedAtEnd, Event, LogRead, LogReadDone, Record, to_json
 
 PARTITIONS = 6
 STIR_S = 0.7

@@ -11,7 +11,7 @@ import time
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from kbroker.testing.history_events import Record, SendConfirmed, Sent, to_json
+from tests.judges.history_events import Record, SendConfirmed, Sent, to_json
 
 NAME = "producer"
 BURST_S = 0.05

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     Assigned,
     CommitAnswered,
     CommitSent,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kbroker.testing.compaction_events import EntriesRead, EntrySeen, LogScanned
 from tests.crash.transaction_reading import CALL_S, open_consumer
 from tests.crash.worker import History, Worker, digest_of, stopping
+from tests.judges.compaction_events import EntriesRead, EntrySeen, LogScanned
 
 TABLE, WINDOW = "table", "window"
 """Compacted; and compacted, with retention by size."""

@@ -4,7 +4,7 @@ a pass.
 Producers write values and tombstones, some in transactions; readers of both isolation levels read
 whole logs meanwhile, and so does a share group (compaction_worker.py). The cleaner looks without a
 pause, and notes its passes in the history (pass_notes.py). At the end no key has two records, and
-tombstones are gone. The history goes to kbroker.testing.compaction_history.
+tombstones are gone. The history goes to tests.judges.compaction_history.
 """
 
 from __future__ import annotations
@@ -19,14 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.compaction_events import Stage
-from kbroker.testing.compaction_history import (
-    CompactionHistorySettings,
-    CompactionStatistics,
-    Report,
-    check,
-)
-from kbroker.testing.history_events import Event, LifeEnded, merge
 from tests.crash import pass_notes
 from tests.crash.compaction_reading import PARTITIONS, TABLE, WINDOW
 from tests.crash.compaction_worker import ROLES
@@ -34,6 +26,14 @@ from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, LAUNCHER, SETTINGS,
 from tests.crash.tally import Progress, silent
 from tests.crash.transaction_rounds import TransactionTorment
 from tests.crash.worker import GROUP, History
+from tests.judges.compaction_events import Stage
+from tests.judges.compaction_history import (
+    CompactionHistorySettings,
+    CompactionStatistics,
+    Report,
+    check,
+)
+from tests.judges.history_events import Event, LifeEnded, merge
 from tests.powercut import recorded
 from tests.powercut.recording import Recording
 

@@ -28,8 +28,6 @@ from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer
 
-from kbroker.testing.compaction_events import EntryConfirmed, EntrySent, Settled
-from kbroker.testing.transaction_events import TransactionResult
 from tests.crash.compaction_reading import (
     LOGS,
     NAME_HEADER,
@@ -55,6 +53,8 @@ from tests.crash.worker import (
     run_until_stopped,
     stopping,
 )
+from tests.judges.compaction_events import EntryConfirmed, EntrySent, Settled
+from tests.judges.transaction_events import TransactionResult
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HOT_KEYS, COLD_KEYS = 30, 300

@@ -5,7 +5,7 @@ Two groups read one topic at the same time, with producers running. Each kind of
 with each other kind. At the end the groups read to the end of the topic, their members leave, the
 broker is killed once more, and the committed offsets are read after its restart. Each group has its
 own history (each includes the broker's lives, the producers and the logs), for
-kbroker.testing.group_history.check.
+tests.judges.group_history.check.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
-from kbroker.testing.group_history import Report, check
 from tests.consumer_groups.crew import Crew
 from tests.consumer_groups.flow import broker_config, is_drained, note_committed
 from tests.crash.harness import Torment, row_of
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import PARTITIONS, TOPIC
+from tests.judges.group_history import Report, check
 
 SESSION_MS = 4000
 """Long enough that no member loses its membership just because the machine is busy."""

@@ -2,7 +2,7 @@
 
 `torment` starts a broker and its clients, kills the broker (and sometimes a client) at random
 moments, and restarts it on the same port and directory. At the end a last consumer drains the group
-and another one reads the logs. The history goes to kbroker.testing.history.check. All random
+and another one reads the logs. The history goes to tests.judges.history.check. All random
 choices come from one seed; the exact moments depend on the machine.
 """
 
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker.testing.broker import FAST_CONFIG, BrokerStartFailed, RunningBroker
-from kbroker.testing.history import GroupSettings, Report, check
-from kbroker.testing.history_events import Closing, Event, LifeBegan, LifeEnded, merge, read_lines
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import CONSUMERS_PER_PROCESS, GROUP, LOCK_MS, PARTITIONS, SESSION_MS, TOPIC, History
+from tests.judges.history import GroupSettings, Report, check
+from tests.judges.history_events import Closing, Event, LifeBegan, LifeEnded, merge, read_lines
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = [sys.executable, str(ROOT / "tests" / "crash" / "launcher.py")]

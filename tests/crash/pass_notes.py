@@ -11,8 +11,8 @@ from typing import Any
 
 from kbroker.broker.compaction import log_pass
 from kbroker.broker.compaction.log_pass import LogPass
-from kbroker.testing.compaction_events import PassNoted, Stage
 from tests.crash.worker import History
+from tests.judges.compaction_events import PassNoted, Stage
 
 ARGUMENT = "notes-passes"
 """Of the launcher, before the path of the history."""

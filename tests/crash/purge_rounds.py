@@ -4,7 +4,7 @@ cleanly.
 The producers of tests.crash.stubborn run until the broker ends, usually midway through their work.
 A process with a librdkafka producer runs beside them: it is never notified of a purge and must
 never get an error. At the end, after one more kill, each producer repeats its last batch and sends
-its next, and all logs are read. The history goes to kbroker.testing.producer_history.
+its next, and all logs are read. The history goes to tests.judges.producer_history.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from enum import Enum
 from pathlib import Path
 
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.producer_history import Report, check
 from tests.crash.harness import ClientFailed, Torment, row_of
 from tests.crash.purge_topics import BROKER_CONFIG, RETENTION, create_topics
 from tests.crash.stubborn import Stubborn
 from tests.crash.tally import Progress, silent
+from tests.judges.producer_history import Report, check
 
 
 class End(Enum):

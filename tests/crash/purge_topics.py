@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kbroker.testing.producer_history import Retention
+from tests.judges.producer_history import Retention
 
 if TYPE_CHECKING:
     from kbroker.testing.broker import RunningBroker

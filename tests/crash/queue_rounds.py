@@ -4,7 +4,7 @@
 Jobs are produced, some scheduled for later. Workers accept, release and reject them at random, are
 killed themselves, or let locks expire. Halfway the group is deleted and recreated at the end of the
 logs, also under kills. At the end, after one more kill, all jobs are finished, and the logs, the
-dead letters and the state store are read. The history goes to kbroker.testing.queue_history.
+dead letters and the state store are read. The history goes to tests.judges.queue_history.
 
 With `retention` the topic has kbroker.queue.retention and small segments, some workers are slow,
 and the logs are trimmed throughout: unfinished records are kept beside them
@@ -34,14 +34,14 @@ from kbroker.formats.parked_records import KeptRecord, ParkedCount, ParkedKey, e
 from kbroker.formats.state import DeadLetterKey
 from kbroker.storage.spi import StateReader
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import Event, LeftBehind, LogCut, PassedOver, merge
-from kbroker.testing.queue_history import QueueSettings, Report, check
 from tests.crash.harness import BROKER_CONFIG, GROUP_CONFIG, LAUNCHER, Torment, row_of
 from tests.crash.launcher import LOOKS_OFTEN
 from tests.crash.queue_worker import DEAD_LETTERS
 from tests.crash.tally import Progress, silent
 from tests.crash.worker import GROUP, LOCK_MS, PARTITIONS, TOPIC
+from tests.judges.history import GroupSettings
+from tests.judges.history_events import Event, LeftBehind, LogCut, PassedOver, merge
+from tests.judges.queue_history import QueueSettings, Report, check
 from tests.powercut import recorded
 from tests.powercut.recording import Recording
 

@@ -22,7 +22,6 @@ from kbroker.client.group_admin import describe_share_group_offsets
 from kbroker.client.rpc import Connection
 from kbroker.share.dead_letter import HEADER_PREFIX, MESSAGES, origin_of
 from kbroker.share.effects import DeadLetterCause
-from kbroker.testing.history_events import AckKind, DeadLetterRead, Drained, Record, SendConfirmed, Sent
 from tests.crash.worker import (
     CONSUMERS_PER_PROCESS,
     GROUP,
@@ -42,6 +41,7 @@ from tests.crash.worker import (
     stopping,
     value_of,
 )
+from tests.judges.history_events import AckKind, DeadLetterRead, Drained, Record, SendConfirmed, Sent
 
 DEAD_LETTERS = "dlq.orders"
 CODECS = ("none", "lz4")

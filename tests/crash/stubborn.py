@@ -4,7 +4,7 @@ and resend batches without a response.
 No client library does what they do: repeat a batch that was confirmed long ago, continue with an id
 that a broker issued two crashes ago, and predict the allowed responses to each batch. They purge
 the logs as well, and check where these begin. All run in one task, so that the history has the
-order of requests. Their knowledge is in a `Ledger` (kbroker.testing.producer_history). Built from a
+order of requests. Their knowledge is in a `Ledger` (tests.judges.producer_history). Built from a
 history, it lets them resume where that ends, even after a power cut.
 """
 
@@ -20,7 +20,8 @@ from kbroker.client.rpc import BrokerUnreachable, Connection, Entity
 from kbroker.formats.batches import ProducerInfo, build_batch, iter_headers, iter_records
 from kbroker.formats.batches import Record as BatchRecord
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.history_events import (
+from tests.crash.purge_topics import OLD_MS, RETENTION, TOPICS
+from tests.judges.history_events import (
     BatchAnswered,
     BatchSent,
     BoundsSeen,
@@ -32,7 +33,7 @@ from kbroker.testing.history_events import (
     PurgeSent,
     Record,
 )
-from kbroker.testing.producer_history import (
+from tests.judges.producer_history import (
     REMEMBERED,
     Batch,
     Ledger,
@@ -42,7 +43,6 @@ from kbroker.testing.producer_history import (
     Retention,
     value_of,
 )
-from tests.crash.purge_topics import OLD_MS, RETENTION, TOPICS
 
 IDS_AT_ONCE = 4
 PATIENCE_S = 60.0

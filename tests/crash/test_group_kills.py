@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.broker import BrokerStartFailed
-from kbroker.testing.group_history import Report
 from tests.crash.group_rounds import BETWEEN_BOTH, BOTH_PROTOCOLS, run
 from tests.crash.harness import LAUNCHER, ClientFailed
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 from tests.crash.worker import PARTITIONS
+from tests.judges.group_history import Report
 
 
 def all_well(reports: dict[str, Report]) -> bool:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing.queue_history import QueueStatistics, Report
 from tests.crash import broken_keeping
 from tests.crash.broken_queues import FAULTS, ORDER_FAULTS
 from tests.crash.harness import LAUNCHER
 from tests.crash.queue_rounds import run
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
+from tests.judges.queue_history import QueueStatistics, Report
 
 ROUNDS, CUT_LOG_ROUNDS = 25, 13
 """Per persister, and per persister and retention: about 50 for an engine."""

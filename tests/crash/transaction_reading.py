@@ -19,9 +19,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kbroker.testing.history_events import CommittedAtEnd, LogRead, LogReadDone, Read
-from kbroker.testing.transaction_events import StableEndSeen
 from tests.crash.worker import PARTITIONS, QUICK_RECONNECT, History, record_of, stopping, value_of
+from tests.judges.history_events import CommittedAtEnd, LogRead, LogReadDone, Read
+from tests.judges.transaction_events import StableEndSeen
 
 EVENTS, INPUTS, OUTPUTS = "events", "inputs", "outputs"
 TOPICS = (EVENTS, INPUTS, OUTPUTS)

@@ -4,7 +4,7 @@ Producers write transactions, a group transforms committed inputs to outputs wit
 same transaction, and a reader with read_committed looks on (transaction_worker.py). Brokers are
 killed, sometimes again while they recover, and so are clients, whose successors take over their
 transactional ids. At the end the group finishes, the broker is killed once more, and all logs are
-read. The history goes to kbroker.testing.transaction_history.
+read. The history goes to tests.judges.transaction_history.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
-from kbroker.testing.transaction_history import (
-    Report,
-    TransactionHistorySettings,
-    TransactionStatistics,
-    check,
-)
 from tests.consumer_groups.flow import broker_config
 from tests.crash.harness import Client, ClientFailed, Torment, row_of
 from tests.crash.tally import Progress, silent
 from tests.crash.transaction_reading import INPUTS, SESSION_MS, TOPICS
 from tests.crash.worker import PARTITIONS
+from tests.judges.transaction_history import (
+    Report,
+    TransactionHistorySettings,
+    TransactionStatistics,
+    check,
+)
 from tests.powercut import recorded
 from tests.powercut.recording import Recording
 

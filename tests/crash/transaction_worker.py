@@ -36,14 +36,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from kbroker.testing.history_events import SendConfirmed, Sent
-from kbroker.testing.transaction_events import (
-    CommitAsked,
-    Planned,
-    TransactionBegan,
-    TransactionEnded,
-    TransactionResult,
-)
 from tests.crash.transaction_reading import (
     CALL_S,
     EVENTS,
@@ -68,6 +60,14 @@ from tests.crash.worker import (
     run_until_stopped,
     stopping,
     value_of,
+)
+from tests.judges.history_events import SendConfirmed, Sent
+from tests.judges.transaction_events import (
+    CommitAsked,
+    Planned,
+    TransactionBegan,
+    TransactionEnded,
+    TransactionResult,
 )
 
 TRANSACTION_MS, HANGS_S = 4000, 12.0

@@ -5,7 +5,7 @@ the one that reads the logs.
 
 All clients are unmodified confluent-kafka. Each event is one line, written with one write() to
 HISTORY (opened with O_APPEND), so that kill -9 of this process loses no event. SIGTERM ends
-producing and consuming cleanly. kbroker.testing.history_events defines the events and when to write
+producing and consuming cleanly. tests.judges.history_events defines the events and when to write
 them. HISTORY may be the log of the power-cut recorder: then events are marks.
 """
 
@@ -34,7 +34,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from kbroker.testing.history_events import (
+from tests.crash.purge_topics import AGING, OLD_MS, TOPICS
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,
@@ -51,7 +52,6 @@ from kbroker.testing.history_events import (
     Sent,
     to_json,
 )
-from tests.crash.purge_topics import AGING, OLD_MS, TOPICS
 from tests.powercut.recording import write_mark
 
 TOPIC, GROUP, PARTITIONS = "orders", "workers", 3

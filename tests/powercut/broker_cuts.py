@@ -4,7 +4,7 @@ on the remaining state, and let the checker judge.
 The events of all clients are marks in the recorder's own log, so a cut at any place of the log
 comes with its history: responses before the cut are in it, later ones are missing, so that their
 requests are unanswered. After the cut a broker starts on the state, a last consumer drains the
-group, another one reads the logs, and kbroker.testing.history judges the whole.
+group, another one reads the logs, and tests.judges.history judges the whole.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.history import GroupSettings, Report, check
-from kbroker.testing.history_events import Event, LifeBegan, LifeEnded, Sent, from_json, merge, read_lines
-from kbroker.testing.log_rules import Report as AnyReport
 from tests.crash import worker
 from tests.crash.harness import BROKER_CONFIG, LAUNCHER, SETTINGS, Torment, broker_of, row_of, tormented
 from tests.crash.tally import Progress, silent
+from tests.judges.history import GroupSettings, Report, check
+from tests.judges.history_events import Event, LifeBegan, LifeEnded, Sent, from_json, merge, read_lines
+from tests.judges.log_rules import Report as AnyReport
 from tests.powercut.disk import Disk, State, save
 from tests.powercut.recorded import RecordedBroker
 from tests.powercut.recording import Entry, Op, Recording

@@ -3,7 +3,7 @@ newer one is safe.
 
 The recording covers the broker and the clients of tests.crash.compaction_rounds, killed with kill
 -9 at least once meanwhile. The stages of passes are marks too: a quarter of the cuts come in the
-middle of a pass, and another one while a segment is replaced. kbroker.testing.compaction_history
+middle of a pass, and another one while a segment is replaced. tests.judges.compaction_history
 judges the whole.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.compaction_events import EntryConfirmed, PassNoted, Stage
-from kbroker.testing.compaction_history import CompactionStatistics, Report
-from kbroker.testing.history_events import LifeEnded, PowerLost, from_json
 from tests.crash import compaction_rounds
 from tests.crash.compaction_rounds import judge_state, settings_of
+from tests.judges.compaction_events import EntryConfirmed, PassNoted, Stage
+from tests.judges.compaction_history import CompactionStatistics, Report
+from tests.judges.history_events import LifeEnded, PowerLost, from_json
 from tests.powercut.broker_cuts import Cut, Scene, Setup
 from tests.powercut.disk import save
 from tests.powercut.recording import Entry, Op, Recording

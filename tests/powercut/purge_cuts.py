@@ -8,7 +8,7 @@ beyond all earlier offsets, and are judged by the state of a third life.
 
 With durability `os` a cut removes unsynced data, confirmed or not. From then on the state
 found by the second life is authoritative, and only producer ids must survive the cut (PowerLost in
-kbroker.testing.history_events).
+tests.judges.history_events).
 
     python -m tests.powercut.purge_cuts STORAGE STATE_STORAGE DURABILITY SEED COUNT WHERE
 
@@ -35,7 +35,12 @@ from typing import NamedTuple
 
 from kbroker.broker.logs.producer_ids import BLOCK_SIZE
 from kbroker.testing.broker import RunningBroker
-from kbroker.testing.history_events import (
+from tests.crash.harness import LAUNCHER, row_of
+from tests.crash.purge_topics import BROKER_CONFIG, ORDERS, RETENTION, TOPICS, create_topics
+from tests.crash.stubborn import Stubborn
+from tests.crash.tally import Progress, silent
+from tests.crash.worker import History
+from tests.judges.history_events import (
     BatchAnswered,
     BatchSent,
     Event,
@@ -46,13 +51,8 @@ from kbroker.testing.history_events import (
     PurgeAnswered,
     from_json,
 )
-from kbroker.testing.log_rules import Violation
-from kbroker.testing.producer_history import Ledger, Log
-from tests.crash.harness import LAUNCHER, row_of
-from tests.crash.purge_topics import BROKER_CONFIG, ORDERS, RETENTION, TOPICS, create_topics
-from tests.crash.stubborn import Stubborn
-from tests.crash.tally import Progress, silent
-from tests.crash.worker import History
+from tests.judges.log_rules import Violation
+from tests.judges.producer_history import Ledger, Log
 from tests.powercut.conftest import MEMORY
 from tests.powercut.disk import Disk, State, save
 from tests.powercut.recorded import broker_of

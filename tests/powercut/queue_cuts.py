@@ -3,7 +3,7 @@ be durable with the trim.
 
 The recording covers the broker and the clients of tests.crash.queue_rounds, killed with kill -9 at
 least once meanwhile. After a cut one worker finishes the remaining jobs, and
-kbroker.testing.queue_history judges the whole.
+tests.judges.queue_history judges the whole.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.history_events import LogCut
-from kbroker.testing.queue_history import QueueStatistics, Report
 from tests.crash import queue_rounds
 from tests.crash.harness import Torment
 from tests.crash.queue_rounds import QueueTorment
 from tests.crash.queue_worker import ROLES
 from tests.crash.worker import History
+from tests.judges.history_events import LogCut
+from tests.judges.queue_history import QueueStatistics, Report
 from tests.powercut.broker_cuts import Cut, Scene, Setup, check_clients
 from tests.powercut.disk import save
 from tests.powercut.recording import Entry, Recording

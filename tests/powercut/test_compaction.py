@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing.compaction_events import PassNoted, Stage
-from kbroker.testing.history_events import LifeEnded, to_json
 from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
+from tests.judges.compaction_events import PassNoted, Stage
+from tests.judges.history_events import LifeEnded, to_json
 from tests.powercut.broker_cuts import run
 from tests.powercut.compaction_cuts import COMPACTION, NEW_DATA, UNSYNCED, CompactionSetup, stretches
 from tests.powercut.recording import Entry, Op

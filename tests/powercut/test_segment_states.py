@@ -10,9 +10,9 @@ import pytest
 
 from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogBounds, LogSettings
-from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, read_all, sized_batch
 from tests.powercut.engine_script import go_on_with_logs
+from tests.storage.faulty_files import FaultyFiles
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 The recording covers the broker and the clients of tests.crash.transaction_rounds, killed with kill
 -9 at least once meanwhile. After a cut the unfinished transactions time out, a member transforms
-the remaining inputs, and kbroker.testing.transaction_history judges the whole.
+the remaining inputs, and tests.judges.transaction_history judges the whole.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.testing.history_events import PowerLost, merge
-from kbroker.testing.transaction_events import TransactionBegan
-from kbroker.testing.transaction_history import Report, TransactionHistorySettings, check
 from tests.crash import transaction_rounds, transaction_worker
 from tests.crash.harness import LAUNCHER, Torment
 from tests.crash.transaction_reading import INPUTS, wait_until_stable
 from tests.crash.worker import History
+from tests.judges.history_events import PowerLost, merge
+from tests.judges.transaction_events import TransactionBegan
+from tests.judges.transaction_history import Report, TransactionHistorySettings, check
 from tests.powercut.broker_cuts import Cut, Scene, Setup
 from tests.powercut.disk import save
 from tests.powercut.recording import Entry, Recording

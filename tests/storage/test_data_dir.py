@@ -24,7 +24,7 @@ from kbroker.storage.data_dir import (
     random_cluster_id,
 )
 from kbroker.storage.files import Files
-from kbroker.testing.faulty_files import FaultyFiles
+from tests.storage.faulty_files import FaultyFiles
 
 
 def refusal(

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from kbroker.storage.files import Files, after
-from kbroker.testing.faulty_files import Crashed, FaultyFiles
+from tests.storage.faulty_files import Crashed, FaultyFiles
 
 _PAGE = 4096
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbroker.storage.segment.log_store import SegmentLogStore
-from kbroker.testing.faulty_files import FaultyFiles
+from tests.storage.faulty_files import FaultyFiles
 
 
 def crash(store: SegmentLogStore) -> None:

@@ -16,8 +16,8 @@ import pytest
 from kbroker.errors import StoreFailed
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
-from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, check_segments, joined, read_all, sized_batch
+from tests.storage.faulty_files import FaultyFiles
 from tests.storage.segment import crashing as segment_crash
 from tests.storage.segment.crashing import crash
 

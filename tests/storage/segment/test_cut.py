@@ -14,8 +14,8 @@ from kbroker.formats.batches import HEADER
 from kbroker.storage.segment.cut import kept_files
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.spi import LogSettings
-from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import LOG, joined, read_all, sized_batch
+from tests.storage.faulty_files import FaultyFiles
 from tests.storage.segment.crashing import crash, reopened
 
 SETTINGS = LogSettings(segment_bytes=1 << 20)

@@ -23,8 +23,8 @@ from kbroker.errors import NoFiles, NoSpace, StoreFailed
 from kbroker.storage.files import Buffer
 from kbroker.storage.segment.log_store import SegmentLogStore, limits_of
 from kbroker.storage.spi import LogId, LogSettings, StampedBatch
-from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import TOPIC, batch, check_segments, joined, read_all, sized_batch
+from tests.storage.faulty_files import Crashed, FaultyFiles
 from tests.storage.segment.crashing import crash, reopened
 
 MOST = 8

@@ -13,7 +13,6 @@ import pytest
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
-from kbroker.testing.faulty_files import FaultyFiles
 from kbroker.testing.log_store_model import (
     LOG,
     OTHER,
@@ -25,6 +24,7 @@ from kbroker.testing.log_store_model import (
     read_all,
     sized_batch,
 )
+from tests.storage.faulty_files import FaultyFiles
 from tests.storage.segment.crashing import crash
 
 SMALL = LogSettings(segment_bytes=1)

@@ -17,7 +17,6 @@ from kbroker.errors import OperatorError
 from kbroker.formats.batches import iter_headers
 from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
-from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import (
     LOG,
     OTHER,
@@ -28,6 +27,7 @@ from kbroker.testing.log_store_model import (
     read_all,
     sized_batch,
 )
+from tests.storage.faulty_files import Crashed, FaultyFiles
 from tests.storage.segment.crashing import crash, reopened
 
 SMALL = LogSettings(segment_bytes=1)

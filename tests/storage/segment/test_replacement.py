@@ -20,7 +20,6 @@ from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import LogSettings, StampedBatch
-from kbroker.testing.faulty_files import Crashed, FaultyFiles
 from kbroker.testing.log_store_model import (
     EVERYTHING,
     LOG,
@@ -33,6 +32,7 @@ from kbroker.testing.log_store_model import (
     sized_batch,
     smaller,
 )
+from tests.storage.faulty_files import Crashed, FaultyFiles
 from tests.storage.segment.crashing import crash, reopened
 
 WRITTEN = [batch(offset, 10, timestamp_ms=offset, value=b"%05d" % offset) for offset in range(0, 90, 10)]

@@ -23,8 +23,6 @@ import anyio
 
 from clients.python.tests.chaos.noted_consumer import NotedConsumer, place_of
 from clients.python.tests.chaos.notes import Note, Notes, runs_of_places
-from kbroker.testing.history_events import AckKind
-from kbroker.testing.history_events import Outcome as Answer
 from kbroker_client import (
     Acquire,
     BrokerUnreachable,
@@ -34,6 +32,8 @@ from kbroker_client import (
     TimedOut,
     WokenUp,
 )
+from tests.judges.history_events import AckKind
+from tests.judges.history_events import Outcome as Answer
 
 logger = logging.getLogger("consuming")
 MOST = 500

@@ -1,4 +1,4 @@
-"""The verdict over the notes of all processes, by the rules of kbroker.testing.history.
+"""The verdict over the notes of all processes, by the rules of tests.judges.history.
 
     python -m clients.python.tests.chaos.judging FOLDER LOCK_MS DELIVERY_LIMIT PARTITIONS
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clients.python.tests.chaos.notes import TOPIC, Line, Note, Value, expand, read_notes
-from kbroker.testing.history import GroupSettings, check
-from kbroker.testing.history_events import Record
-from kbroker.testing.log_rules import Violation
+from tests.judges.history import GroupSettings, check
+from tests.judges.history_events import Record
+from tests.judges.log_rules import Violation
 
 REQUESTS_LATE_MS = 6000
 """The proxy may hold up a request of a client that has been killed."""

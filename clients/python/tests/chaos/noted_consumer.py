@@ -27,13 +27,13 @@ from clients.python.tests.chaos.notes import (
     runs_of_records,
 )
 from kbroker.errors import ErrorCode
-from kbroker.testing.history_events import AckKind
-from kbroker.testing.history_events import Outcome as Answer
 from kbroker_client import KafkaError, LockLost, Mode, Outcome, Record, ShareConsumer, TopicPartition
 from kbroker_client.share import consumer as client
 from kbroker_client.share.records import Decoded
 from kbroker_client.share.session import ShareSession
 from kbroker_client.share.wire import SHARE_FETCH
+from tests.judges.history_events import AckKind
+from tests.judges.history_events import Outcome as Answer
 
 KINDS = {
     Outcome.ACCEPT: AckKind.ACCEPT,

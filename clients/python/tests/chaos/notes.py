@@ -2,7 +2,7 @@
 
 Each process has a file of its own. A line is one write(), so kill -9 loses none. Times are
 CLOCK_MONOTONIC, which all processes share. The writers keep the rules of
-kbroker.testing.history_events: a request is noted before it is sent, an answer after it has
+tests.judges.history_events: a request is noted before it is sent, an answer after it has
 arrived. `expand` makes the events that the judge reads, of one partition at a time: a million
 records would need much memory otherwise.
 
@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,

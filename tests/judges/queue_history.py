@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kbroker.testing import history, key_order_rules, log_rules
-from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import (
+from tests.judges import history, key_order_rules, log_rules
+from tests.judges.history import GroupSettings
+from tests.judges.history_events import (
     AckKind,
     DeadLetterRead,
     Event,
@@ -41,7 +41,7 @@ from kbroker.testing.history_events import (
     PassedOver,
     Record,
 )
-from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
+from tests.judges.log_rules import Violation, contradiction, duplicated, invented, reordered
 
 CLOCKS_DIFFER_NS = 20_000_000
 """Tolerance for due times: they are rounded to milliseconds, and each broker life reads the wall

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     BatchAnswered,
     BatchSent,
     BoundsSeen,
@@ -26,7 +26,7 @@ from kbroker.testing.history_events import (
     from_json,
     to_json,
 )
-from kbroker.testing.producer_history import Log, ProducerPlace, Report, Retention, check, value_of
+from tests.judges.producer_history import Log, ProducerPlace, Report, Retention, check, value_of
 
 NOTHING, OLD, ANYTHING = "nothing", "old", "anything"
 """Topics by what their retention may remove."""

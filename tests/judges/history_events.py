@@ -11,7 +11,7 @@ machine share. A history can be checked only if its writers keep two rules:
 
 Then a request's `at_ns` is never later, and a response's never earlier, than the moment at which
 the broker acted. On disk an event is one line of JSON. This module must not know brokers, clients
-or files. The checkers are kbroker.testing.history (share groups), group_history (consumer groups),
+or files. The checkers are tests.judges.history (share groups), group_history (consumer groups),
 queue_history (work queues), producer_history (producers and purged logs), transaction_history and
 compaction_history.
 """
@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, get_args
 
-from kbroker.testing.compaction_events import CompactionEvent, EntrySeen, Stage
-from kbroker.testing.transaction_events import Planned, TransactionEvent, TransactionResult
+from tests.judges.compaction_events import CompactionEvent, EntrySeen, Stage
+from tests.judges.transaction_events import Planned, TransactionEvent, TransactionResult
 
 
 class Record(NamedTuple):

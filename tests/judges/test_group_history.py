@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.group_history import RULES, Report, check
-from kbroker.testing.history_events import (
+from tests.judges.group_history import RULES, Report, check
+from tests.judges.history_events import (
     Assigned,
     Back,
     CommitAnswered,

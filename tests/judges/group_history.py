@@ -1,7 +1,7 @@
 """The checker of consumer groups: does a history of one group of ordinary consumers keep every
 promise?
 
-Members commit after they have read (kbroker.testing.history_events, "members of a consumer group").
+Members commit after they have read (tests.judges.history_events, "members of a consumer group").
 A member's *turn* with a partition begins with Assigned and ends with Revoked or with the history. A
 turn is *shaky* from the moment at which the member is Gone. It is shaky from its beginning if the
 member was Gone and no commit has been confirmed since it came Back.
@@ -43,8 +43,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
-from kbroker.testing import log_rules
-from kbroker.testing.history_events import (
+from tests.judges import log_rules
+from tests.judges.history_events import (
     Assigned,
     Back,
     CommitAnswered,
@@ -58,7 +58,7 @@ from kbroker.testing.history_events import (
     Read,
     Revoked,
 )
-from kbroker.testing.log_rules import (
+from tests.judges.log_rules import (
     LogIndex,
     Violation,
     contradiction,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.testing.compaction_events import (
+from tests.judges.compaction_events import (
     EntriesRead,
     EntryConfirmed,
     EntrySeen,
@@ -17,9 +17,9 @@ from kbroker.testing.compaction_events import (
     Settled,
     Stage,
 )
-from kbroker.testing.compaction_history import CompactionHistorySettings, Report, check
-from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import (
+from tests.judges.compaction_history import CompactionHistorySettings, Report, check
+from tests.judges.history import GroupSettings
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,
@@ -35,7 +35,7 @@ from kbroker.testing.history_events import (
     merge,
     to_json,
 )
-from kbroker.testing.transaction_events import CommitAsked, TransactionEnded, TransactionResult
+from tests.judges.transaction_events import CommitAsked, TransactionEnded, TransactionResult
 
 MS = 1_000_000
 RETENTION_MS = 1000

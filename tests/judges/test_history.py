@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.history import GroupSettings, Report, check
-from kbroker.testing.history_events import (
+from tests.judges.history import GroupSettings, Report, check
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from kbroker.testing.history import Hold
-from kbroker.testing.history_events import AckKind, DeadLetterRead, Record, Sent
-from kbroker.testing.log_rules import Violation
+from tests.judges.history import Hold
+from tests.judges.history_events import AckKind, DeadLetterRead, Record, Sent
+from tests.judges.log_rules import Violation
 
 _NEVER_NS = 1 << 63
 Holds: TypeAlias = Mapping[Record, list[Hold]]

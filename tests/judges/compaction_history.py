@@ -19,7 +19,7 @@ both isolation levels read the logs from the beginning, again and again, and so 
     skipped       a reader has got each record below its position that is still there at the end
     trimmed       the log of a topic that is only compacted starts at 0
 
-The share group has rules of kbroker.testing.history: undone, two holders, count, count fell, and
+The share group has rules of tests.judges.history: undone, two holders, count, count fell, and
 unfinished for the records that are in the logs at the end.
 
 The latest value of a key is the one with the highest offset of those that are certain when the
@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kbroker.testing import history, log_rules
-from kbroker.testing.compaction_events import (
+from tests.judges import history, log_rules
+from tests.judges.compaction_events import (
     EntriesRead,
     EntryConfirmed,
     EntrySeen,
@@ -46,7 +46,7 @@ from kbroker.testing.compaction_events import (
     Settled,
     Stage,
 )
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     AckKind,
     Delivered,
     Event,
@@ -56,9 +56,9 @@ from kbroker.testing.history_events import (
     PowerLost,
     Record,
 )
-from kbroker.testing.log_rules import Violation
-from kbroker.testing.transaction_events import CommitAsked, TransactionEnded, TransactionResult
-from kbroker.testing.uncertain_events import without_what_a_cut_may_take
+from tests.judges.log_rules import Violation
+from tests.judges.transaction_events import CommitAsked, TransactionEnded, TransactionResult
+from tests.judges.uncertain_events import without_what_a_cut_may_take
 
 Log: TypeAlias = tuple[str, int]
 _MS = 1_000_000

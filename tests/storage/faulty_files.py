@@ -150,7 +150,7 @@ class FaultyFiles(Files):
 def _counted(name: str) -> Callable[..., Any]:
     original = getattr(Files, name)
 
-    def call(self: FaultyFiles, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the operation has them
+    def call(self: FaultyFiles, *arguments: Any, **named: Any) -> Any:
         path = arguments[0] if isinstance(arguments[0], Path) else None
         self._enter(name, path)
         if path is not None and name in ("mkdir", "write", "write_atomically", "save_rows"):

@@ -14,7 +14,7 @@ of docs/durability.md:
     start          a log's start never moves back and is never beyond the log's end
     removed        a log's start moves no further than DeleteRecords requested or retention allows
     missing, contradiction, invented, duplicated, reordered
-                   as for every log (kbroker.testing.log_rules)
+                   as for every log (tests.judges.log_rules)
 
 For each log one process sends all batches, purges and bounds requests, one after the other. Other
 producers (Sent, SendConfirmed) may write at the same time. A history ends with a read of each log
@@ -34,8 +34,8 @@ from enum import Enum
 from functools import singledispatchmethod
 from typing import NamedTuple, TypeAlias
 
-from kbroker.testing import log_rules
-from kbroker.testing.history_events import (
+from tests.judges import log_rules
+from tests.judges.history_events import (
     BatchAnswered,
     BatchSent,
     BoundsSeen,
@@ -52,7 +52,7 @@ from kbroker.testing.history_events import (
     SendConfirmed,
     Sent,
 )
-from kbroker.testing.log_rules import LogIndex, Violation
+from tests.judges.log_rules import LogIndex, Violation
 
 REMEMBERED = 5
 """How many batches of each producer a broker remembers per partition, as in Kafka."""

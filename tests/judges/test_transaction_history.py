@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     CommittedAtEnd,
     Event,
     LifeBegan,
@@ -24,7 +24,7 @@ from kbroker.testing.history_events import (
     merge,
     to_json,
 )
-from kbroker.testing.transaction_events import (
+from tests.judges.transaction_events import (
     CommitAsked,
     Planned,
     StableEndSeen,
@@ -32,7 +32,7 @@ from kbroker.testing.transaction_events import (
     TransactionEnded,
     TransactionResult,
 )
-from kbroker.testing.transaction_history import RULES, Report, TransactionHistorySettings, check
+from tests.judges.transaction_history import RULES, Report, TransactionHistorySettings, check
 
 MS = 1_000_000
 EVENTS, INPUTS, OUTPUTS = "events", "inputs", "outputs"

@@ -1,4 +1,4 @@
-"""The checker of share groups: does a history (kbroker.testing.history_events) of one group keep
+"""The checker of share groups: does a history (tests.judges.history_events) of one group keep
 every promise of durability and delivery?
 
 Clients see the broker's actions from outside, and know the time of each only as an interval:
@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from kbroker.testing import log_rules
-from kbroker.testing.history_events import (
+from tests.judges import log_rules
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,
@@ -46,7 +46,7 @@ from kbroker.testing.history_events import (
     Outcome,
     Record,
 )
-from kbroker.testing.log_rules import (
+from tests.judges.log_rules import (
     LogIndex,
     Violation,
     contradiction,

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.testing.history import GroupSettings, Report, check
-from kbroker.testing.history_events import (
+from tests.judges.history import GroupSettings, Report, check
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,
@@ -190,7 +190,7 @@ class Queue:
         elif roll < 0.94:
             self.tick(150)
         elif roll < 0.96:
-            self.drop(name, self.random.choice([Closing, Disconnected]))
+            self.drop(name, Closing if self.random.random() < 0.5 else Disconnected)
         elif roll < 0.98:
             self.kill()
 
@@ -340,7 +340,9 @@ def count_past_the_limit(chooser: random.Random, events: list[Event]) -> list[Ev
     place = pick(chooser, events, Delivered)
     if place is None:
         return None
-    return [*events[:place], replace(events[place], count=SETTINGS.delivery_limit + 1), *events[place + 1 :]]  # type: ignore[call-arg]
+    delivered = events[place]
+    assert isinstance(delivered, Delivered)
+    return [*events[:place], replace(delivered, count=SETTINGS.delivery_limit + 1), *events[place + 1 :]]
 
 
 def forget_a_record(chooser: random.Random, events: list[Event]) -> list[Event] | None:

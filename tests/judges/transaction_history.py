@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kbroker.testing import log_rules
-from kbroker.testing.history_events import (
+from tests.judges import log_rules
+from tests.judges.history_events import (
     CommittedAtEnd,
     Event,
     LifeBegan,
@@ -45,8 +45,8 @@ from kbroker.testing.history_events import (
     Read,
     Record,
 )
-from kbroker.testing.log_rules import LogIndex, Violation, contradiction
-from kbroker.testing.transaction_events import (
+from tests.judges.log_rules import LogIndex, Violation, contradiction
+from tests.judges.transaction_events import (
     CommitAsked,
     Planned,
     StableEndSeen,

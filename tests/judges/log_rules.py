@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kbroker.testing.history_events import (
+from tests.judges.history_events import (
     Delivered,
     Event,
     LogRead,

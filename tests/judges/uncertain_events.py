@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kbroker.testing.compaction_events import EntriesRead, EntryConfirmed, LogScanned
-from kbroker.testing.history_events import (
+from tests.judges.compaction_events import EntriesRead, EntryConfirmed, LogScanned
+from tests.judges.history_events import (
     AckAnswered,
     AckKind,
     AckSent,
@@ -20,7 +20,7 @@ from kbroker.testing.history_events import (
     PowerLost,
     Record,
 )
-from kbroker.testing.transaction_events import TransactionEnded
+from tests.judges.transaction_events import TransactionEnded
 
 _MS = 1_000_000
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import (
+from tests.judges.history import GroupSettings
+from tests.judges.history_events import (
     AckKind,
     DeadLetterRead,
+    Delivered,
     Drained,
     Event,
     LeftBehind,
@@ -26,8 +27,8 @@ from kbroker.testing.history_events import (
     merge,
     to_json,
 )
-from kbroker.testing.queue_history import QueueSettings, Report, check
-from tests.testing.test_history import MS, R, Story
+from tests.judges.queue_history import QueueSettings, Report, check
+from tests.judges.test_history import MS, R, Story
 
 LIMIT = 3
 SETTINGS = QueueSettings(
@@ -210,7 +211,9 @@ def test_the_bytes_of_a_job(seen: str, found: set[str]) -> None:
     story = Story()
     story.events += [Sent(10 * MS, "p", "a", digest="x"), SendConfirmed(11 * MS, "p", "a", R)]
     story.deliver(20, "A")
-    story.events[-1] = replace(story.events[-1], digest=seen)
+    delivered = story.events[-1]
+    assert isinstance(delivered, Delivered)
+    story.events[-1] = replace(delivered, digest=seen)
     story.ack(30, "A")
     assert rules(judged(story)) == found
     story.events[-3:] = []
