@@ -28,7 +28,7 @@ from kbroker.formats.turns import TURN_BYTES, TURN_RECORDS
 
 _PACKAGE = str(Path(kbroker.__file__).parent)
 _FORMATS = f"{_PACKAGE}/formats/"
-_CLIENTS = tuple(f"{_PACKAGE}/{name}/" for name in ("cli", "client", "redrive", "testing", "workloads"))
+_CLIENTS = tuple(f"{_PACKAGE}/{name}/" for name in ("cli", "client", "redrive", "testing"))
 
 
 class Watch:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -71,7 +71,6 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "admin": LazyCommand("admin:admin", "The admin endpoint of a broker (`kbroker start --admin`)."),
     "tls": LazyCommand("tls.command:tls", "Make certificates, with which a broker encrypts its connections."),
-    "perf": LazyCommand("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": LazyCommand("docs:docs", "Read the documents: list the pages, or print one."),
     "storage": LazyCommand("storage:storage", "Inspect a data directory, even while a broker runs on it."),
 }
@@ -97,9 +96,11 @@ class LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
-)
+CONTEXT: Final[Mapping[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+"""Settings of the outermost command; its subcommands inherit them."""
+
+
+@click.group(cls=LazyGroup, context_settings=dict(CONTEXT))
 @click.version_option(kbroker.__version__, prog_name="kbroker")
 def cli() -> None:
     """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups,
@@ -109,19 +110,22 @@ def cli() -> None:
     """
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+def run(
+    arguments: Sequence[str] | None = None, command: click.Command = cli, prog_name: str = "kbroker"
+) -> int:
+    """Run one command and return its exit code. `command`: another outermost command, with the same
+    errors and exit codes."""
     try:
-        result = cli.main(arguments, prog_name="kbroker", standalone_mode=False)
+        result = command.main(arguments, prog_name=prog_name, standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         return end_of(error)
     return result if isinstance(result, int) else OK
 
 
-def main() -> NoReturn:
-    """The console script."""
+def main(command: click.Command = cli, prog_name: str = "kbroker") -> NoReturn:
+    """The console script, or another program whose outermost command is `command`."""
     _open_standard_streams()
-    code = run()
+    code = run(None, command, prog_name)
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbroker.cli.clients import ClientErrors, text_of
 from kbroker.cli.exits import CommandFailed, say
 from kbroker.cli.unread_batches import UnreadBatches
-from kbroker.workloads.settings import is_about_its_group
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -91,7 +90,9 @@ class Batches:
                 self._at_end.discard(at)
                 self._unread.delivered(at)
             elif error.code() != error._BAD_COMPRESSION:  # Otherwise `unread` takes the batch.
-                if self._group or not is_about_its_group(error):
+                # A consumer that joins no group may read without a right to one. The library
+                # requires a group id and looks for that group's coordinator all the same.
+                if self._group or error.code() != error.GROUP_AUTHORIZATION_FAILED:
                     _judge(error, message.topic(), self._group)
                 self._at_end.add(at)
         if not polled:

@@ -93,7 +93,7 @@ def _chosen(page: str, pages: dict[str, Path]) -> Path:
         page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
     )
     folder = _FIRST if name == _INDEX.lower() else name.removesuffix(f"/{_INDEX.lower()}")
-    # perf/README.md in the checkout is not docs/perf.md
+    # spark/README.md in the checkout is not docs/spark.md
     if folder in pages and (folder == name or pages[folder].stem == _INDEX):
         return pages[folder]
     ends = [each for each in pages if each.rpartition("/")[2] == name]

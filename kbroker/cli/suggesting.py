@@ -15,7 +15,6 @@ import click
 
 OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("create",),
-    "benchmark": ("perf",),
     "browse": ("peek",),
     "change": ("alter", "set"),
     "declare": ("create",),

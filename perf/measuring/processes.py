@@ -54,7 +54,7 @@ def cost_so_far(pid: int) -> Cost:
 
 
 class BrokerWatch:
-    """Measures a broker during a window. Implements kbroker.workloads.window.Watch."""
+    """Measures a broker during a window. Implements perf.workloads.window.Watch."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

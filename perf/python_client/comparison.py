@@ -15,9 +15,6 @@ from typing import NamedTuple
 from rich.console import Console
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.workloads.client_process import WorkloadFailed
-from kbroker.workloads.fill import fill
-from kbroker.workloads.window import Plan
 from perf.measuring.machine import describe
 from perf.measuring.measured_broker import measured_broker
 from perf.measuring.processes import BrokerWatch
@@ -26,6 +23,9 @@ from perf.suite.goals import Goal, judge
 from perf.suite.results import METRICS, CandidateFacts, Reading, Results, RowResult
 from perf.suite.rows import readings_of
 from perf.suite.runner import calm_down, in_turn
+from perf.workloads.client_process import WorkloadFailed
+from perf.workloads.fill import fill
+from perf.workloads.window import Plan
 
 ENGINE, DURABILITY = "segment", "os"
 RECORD_BYTES = 100

@@ -16,10 +16,10 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
-from kbroker.workloads.client_process import Link, Work, WorkloadFailed
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.settings import base
-from kbroker.workloads.window import Client, Plan, measure
+from perf.workloads.client_process import Link, Work, WorkloadFailed
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.settings import base
+from perf.workloads.window import Client, Plan, measure
 
 _POLL_S = 0.1
 

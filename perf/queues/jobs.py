@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kbroker.workloads.client_process import SLOT_S, ClientReport, Link, WorkloadFailed
-from kbroker.workloads.payload import chunks, values
-from kbroker.workloads.produce import Refusals, batching
-from kbroker.workloads.settings import base
-from kbroker.workloads.window import Client, Window
+from perf.workloads.client_process import SLOT_S, ClientReport, Link, WorkloadFailed
+from perf.workloads.payload import chunks, values
+from perf.workloads.produce import Refusals, batching
+from perf.workloads.settings import base
+from perf.workloads.window import Client, Window
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

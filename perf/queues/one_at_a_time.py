@@ -7,10 +7,10 @@ would not be a work queue.
 
 from __future__ import annotations
 
-from kbroker.workloads.fill import fill
-from kbroker.workloads.share import share_consume
 from perf.queues.own import OURS, queue
 from perf.suite.rows import Dry, Row, RowFunction, Run
+from perf.workloads.fill import fill
+from perf.workloads.share import share_consume
 
 CODECS = ("none", "lz4", "zstd")
 CONSUMERS = (1, 8)

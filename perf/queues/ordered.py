@@ -10,11 +10,11 @@ import random
 from collections.abc import Mapping
 
 from kbroker.settings.group_configs import GROUP_CONFIGS
-from kbroker.workloads.share import share_consume
 from perf.queues.jobs import fill_with_keys
 from perf.queues.one_at_a_time import RECORD_BYTES, jobs_for
 from perf.queues.own import OURS, queue
 from perf.suite.rows import Dry, Row, RowFunction, Run
+from perf.workloads.share import share_consume
 
 ORDERING = "kbroker.queue.ordering"
 KNOWN = ORDERING in GROUP_CONFIGS

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.client.rpc import Connection
 from kbroker.formats.schedule_headers import DELAY_MS
-from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
-from kbroker.workloads.fill import fill
-from kbroker.workloads.outcome import Percentiles
-from kbroker.workloads.payload import values
-from kbroker.workloads.produce import Refusals, batching
-from kbroker.workloads.settings import base
-from kbroker.workloads.share import share_consume
-from kbroker.workloads.window import Client, Window, measure
 from perf.measuring.processes import memory
 from perf.queues.one_at_a_time import RECORD_BYTES
 from perf.queues.own import OURS, queue, standing
 from perf.suite.candidates import Candidate
 from perf.suite.rows import Row, Run
+from perf.workloads.client_process import SLOT_S, Link, WorkloadFailed
+from perf.workloads.fill import fill
+from perf.workloads.outcome import Percentiles
+from perf.workloads.payload import values
+from perf.workloads.produce import Refusals, batching
+from perf.workloads.settings import base
+from perf.workloads.share import share_consume
+from perf.workloads.window import Client, Window, measure
 
 if TYPE_CHECKING:
     from confluent_kafka import ShareConsumer

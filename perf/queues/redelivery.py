@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from kbroker.workloads.client_process import WorkloadFailed
-from kbroker.workloads.fill import fill
-from kbroker.workloads.outcome import Percentiles
-from kbroker.workloads.share import share_consume
-from kbroker.workloads.window import Window, measure
 from perf.measuring.processes import memory
 from perf.queues.jobs import JobReport, jobs_sent, lateness_ms, sender, worker
 from perf.queues.one_at_a_time import RECORD_BYTES
 from perf.queues.own import OURS, queue, standing
 from perf.suite.rows import Row, RowFunction, Run
+from perf.workloads.client_process import WorkloadFailed
+from perf.workloads.fill import fill
+from perf.workloads.outcome import Percentiles
+from perf.workloads.share import share_consume
+from perf.workloads.window import Window, measure
 
 WORKERS = 8
 OFFERED_PER_S = 1_000

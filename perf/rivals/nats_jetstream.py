@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kbroker.workloads.client_process import Link
-from kbroker.workloads.window import Client
 from perf.rivals.rival import HOST, Failing, Rival, count_one, payload, program
 from perf.rivals.server_process import ServerFailed, ServerProcess
+from perf.workloads.client_process import Link
+from perf.workloads.window import Client
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Connection

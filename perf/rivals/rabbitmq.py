@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbroker.client.broker_process import free_port
-from kbroker.workloads.client_process import Link
-from kbroker.workloads.window import Client
 from perf.rivals.rival import HOST, Failing, Rival, count_one, payload, program
 from perf.rivals.server_process import ServerFailed, ServerProcess
+from perf.workloads.client_process import Link
+from perf.workloads.window import Client
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel

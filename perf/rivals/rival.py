@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from kbroker.client.broker_process import free_port
-from kbroker.workloads.client_process import Link
-from kbroker.workloads.window import Client
 from perf.queues.jobs import JobReport
 from perf.rivals.server_process import ServerProcess
+from perf.workloads.client_process import Link
+from perf.workloads.window import Client
 
 HOST = "127.0.0.1"
 RECORD_BYTES = 100

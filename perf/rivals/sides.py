@@ -8,11 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from kbroker.workloads.client_process import SLOT_S
-from kbroker.workloads.fill import fill
-from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
-from kbroker.workloads.share import share_consume
-from kbroker.workloads.window import Client, Plan, measure
 from perf.measuring.processes import BrokerWatch
 from perf.queues.jobs import lateness_ms, worker
 from perf.queues.own import queue
@@ -25,6 +20,11 @@ from perf.suite.candidates import Candidate
 from perf.suite.results import CandidateFacts
 from perf.suite.rows import Dry, Row, Run, readings_of
 from perf.suite.rows.share import ROWS
+from perf.workloads.client_process import SLOT_S
+from perf.workloads.fill import fill
+from perf.workloads.outcome import Percentiles, WorkloadOutcome
+from perf.workloads.share import share_consume
+from perf.workloads.window import Client, Plan, measure
 
 OURS = ("segment-disk", "segment-os")
 RIVALS: Sequence[type[Rival]] = (

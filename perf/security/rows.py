@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.workloads.fetch import fetch
-from kbroker.workloads.produce import produce
-from kbroker.workloads.share import share_consume
 from perf.suite.rows import Dry, Group, Row, RowFunction, Run
 from perf.suite.tls import TlsListener
 from perf.suite.topics import Kept
+from perf.workloads.fetch import fetch
+from perf.workloads.produce import produce
+from perf.workloads.share import share_consume
 
 CANDIDATES = frozenset(("segment-os", "segment-disk", "kafka"))
 _NOTE = "TLS 1.3 with AES-256-GCM, a server certificate on P-256, no client certificates."

@@ -24,11 +24,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kbroker.workloads.produce import produce
-from kbroker.workloads.share import Mix, share_consume
-from kbroker.workloads.window import Plan
 from perf.measuring.measured_broker import measured_broker
 from perf.measuring.processes import memory
+from perf.workloads.produce import produce
+from perf.workloads.share import Mix, share_consume
+from perf.workloads.window import Plan
 
 TOPIC_CONFIG: Mapping[str, str] = {"segment.bytes": str(16 << 20), "retention.bytes": str(64 << 20)}
 CONSUMERS = 8

@@ -49,7 +49,7 @@ class Kept(Enum):
         self.topic(run)
 
     def _fill(self, bootstrap: str, topic: str) -> None:
-        from kbroker.workloads.fill import fill, fill_small
+        from perf.workloads.fill import fill, fill_small
 
         records, record_bytes, partitions, batches = self.value
         write = fill if batches == "large" else fill_small

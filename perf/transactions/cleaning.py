@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.workloads.client_process import ClientReport, Link, WorkloadFailed
-from kbroker.workloads.latency import latency_clients
-from kbroker.workloads.outcome import Percentiles
-from kbroker.workloads.window import Client, measure
 from perf.suite.rows import Row, Run
 from perf.transactions.table import PassReading, Place, clean, make_due, prepare
+from perf.workloads.client_process import ClientReport, Link, WorkloadFailed
+from perf.workloads.latency import latency_clients
+from perf.workloads.outcome import Percentiles
+from perf.workloads.window import Client, measure
 
 RATE_PER_S = 500
 _ENGINES = frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk"))

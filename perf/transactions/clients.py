@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.payload import chunks
-from kbroker.workloads.produce import Refusals, batching
-from kbroker.workloads.settings import base
-from kbroker.workloads.window import Client
+from perf.workloads.client_process import Link, WorkloadFailed
+from perf.workloads.payload import chunks
+from perf.workloads.produce import Refusals, batching
+from perf.workloads.settings import base
+from perf.workloads.window import Client
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, Producer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker.workloads.window import measure
 from perf.suite.rows import Row, RowFunction, Run
 from perf.transactions.clients import RECORD_BYTES, RECORDS, committer
+from perf.workloads.window import measure
 
 PARTITIONS = 4
 _ROUNDS = 3

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.workloads.fill import fill
-from kbroker.workloads.window import measure
 from perf.suite.candidates import MAIN
 from perf.suite.rows import Dry, Row, Run
 from perf.transactions.clients import RECORD_BYTES, RECORDS, transformer
+from perf.workloads.fill import fill
+from perf.workloads.window import measure
 
 INPUTS = 400_000
 _ROUNDS = 3

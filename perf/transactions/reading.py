@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.workloads.fetch import fetch
 from perf.suite.candidates import READING
 from perf.suite.rows import Row, RowFunction, Run
 from perf.transactions.clients import RECORDS, fill_with_transactions
+from perf.workloads.fetch import fetch
 
 TRANSACTIONS, QUICK_TRANSACTIONS = 4_000, 800
 ABORT_EVERY = 10

@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 from kbroker.client import admin
 from kbroker.client.broker_process import RunningBroker
 from kbroker.client.rpc import Connection
-from kbroker.workloads.client_process import WorkloadFailed
-from kbroker.workloads.payload import values
-from kbroker.workloads.produce import Refusals, batching, outstanding_records
-from kbroker.workloads.settings import base
 from perf.measuring.processes import memory
 from perf.suite.candidates import KINDS, Broker, Candidate
 from perf.suite.rows import Run
 from perf.suite.runner import calm_down
+from perf.workloads.client_process import WorkloadFailed
+from perf.workloads.payload import values
+from perf.workloads.produce import Refusals, batching, outstanding_records
+from perf.workloads.settings import base
 
 TABLE = "table"
 BYTES, OTHER_BYTES, QUICK_BYTES = 2 << 30, 256 << 20, 128 << 20

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
+import click
 import pytest
 
-from kbroker.cli import run
+from kbroker.cli import cli, run
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
 
@@ -55,15 +56,15 @@ def command(
     broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
     """Runs a command line against the broker, in this process; an alarm interrupts one that does
-    not end."""
+    not end. `root`: another outermost command."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
     previous = signal.signal(signal.SIGALRM, _too_long)
 
-    def call(*arguments: str | Path) -> Ran:
+    def call(*arguments: str | Path, root: click.Command = cli, program: str = "kbroker") -> Ran:
         capfd.readouterr()
         signal.alarm(PATIENCE_S)
         try:
-            code = run([str(argument) for argument in arguments])
+            code = run([str(argument) for argument in arguments], root, program)
         finally:
             signal.alarm(0)
         output = capfd.readouterr()

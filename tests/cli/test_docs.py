@@ -55,7 +55,7 @@ def test_a_page_is_printed_as_it_is(path: Path, capsys: pytest.CaptureFixture[st
         ("setings", "did you mean settings or testing?"),
         ("group", "did you mean consumer-groups"),
         ("xyzzy", "`kbroker docs` lists the pages"),
-        ("perf/README.md", "did you mean perf?"),
+        ("spark/README.md", "did you mean spark?"),
         ("../README.md", "`kbroker docs` lists the pages"),
     ],
 )
@@ -131,4 +131,4 @@ def test_no_text_names_a_file_that_an_installation_does_not_have() -> None:
 
 def test_pages_that_are_named_exist() -> None:
     named = {page for _, text in TEXTS for page in re.findall(r"`kbroker docs ([a-z-]+)", text)}
-    assert {"settings", "dead-letters", "perf"} <= named <= PAGES
+    assert {"settings", "dead-letters"} <= named <= PAGES

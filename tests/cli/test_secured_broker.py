@@ -18,6 +18,7 @@ from kbroker.cli.exits import OK, REFUSED, UNREACHABLE
 from kbroker.client.broker_process import RunningBroker, free_port
 from kbroker.client.security import ClientSecurity
 from kbroker.settings.properties import read_properties
+from perf.workloads.command import workloads
 from tests.canaries import command_lines
 
 Secured = Callable[..., tuple[int, str, str]]
@@ -66,15 +67,18 @@ COMMANDS = [
     "quotas set --user app --produce-rate 1MB",
     "quotas list",
     "quotas remove --user app",
-    "perf produce --seconds 0.2 --warm-up 0",
-    "perf fetch --records 1000 --seconds 0.2 --warm-up 0",
-    "perf share-consume --records 10000 --seconds 0.2 --warm-up 0",
-    "perf latency --rate 10 --seconds 0.2 --warm-up 0",
     "topics delete-records orders --to-end --yes",
     "queues purge jobs --yes",
     "queues delete jobs --force --yes",
     "topics delete orders",
 ]
+WORKLOADS = [
+    "produce --seconds 0.2 --warm-up 0",
+    "fetch --records 1000 --seconds 0.2 --warm-up 0",
+    "share-consume --records 10000 --seconds 0.2 --warm-up 0",
+    "latency --rate 10 --seconds 0.2 --warm-up 0",
+]
+"""Commands of `python -m perf.workloads`."""
 
 
 PASSWORD = "canary-of-alice"
@@ -134,16 +138,16 @@ def broker(folder: Path) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[str]) -> Secured:
-    """Runs a command line with the client's settings."""
+    """Runs a command line with the client's settings. `root`: another outermost command."""
 
-    def call(line: str) -> tuple[int, str, str]:
+    def call(line: str, root: click.Command = cli) -> tuple[int, str, str]:
         (folder / "lines").write_text("one\ntwo\n")
         admin = broker.ready_line.rpartition("admin ")[2].rstrip(")")
         arguments = [each.format(lines=folder / "lines", admin=admin) for each in line.split()]
         if not line.startswith(tuple(AT_ADMIN)):
             arguments += ["-b", broker.bootstrap]
         capfd.readouterr()
-        code = run([*arguments, "--command-config", str(folder / "client.properties")])
+        code = run([*arguments, "--command-config", str(folder / "client.properties")], root)
         output = capfd.readouterr()
         return code, output.out, output.err
 
@@ -151,11 +155,12 @@ def secured(broker: RunningBroker, folder: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_all_commands(secured: Secured, broker: RunningBroker) -> None:
+    lines = (*COMMANDS, *USERS)
     with command_lines() as seen:
-        for command in (*COMMANDS, *USERS):
+        for root, command in (*((cli, each) for each in lines), *((workloads, each) for each in WORKLOADS)):
             if command == "transactions list":
                 _open_transaction(broker)
-            code, output, errors = secured(command)
+            code, output, errors = secured(command, root)
             assert code == OK, f"{command}: {errors}"
             assert "canary" not in output + errors
     assert any(b"kbroker" in line for line in seen)
@@ -222,6 +227,7 @@ def test_every_command_is_here() -> None:
     found = set(_connecting(cli, ()))
     assert len(found) > 50
     assert {each for each in found if not any(f"{line} ".startswith(f"{each} ") for line in known)} == set()
+    assert set(_connecting(workloads, ())) == {line.split()[0] for line in WORKLOADS}
 
 
 def _connecting(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
@@ -295,10 +301,14 @@ def _work_as_app(secured: Secured, folder: Path) -> None:
             "consume mail --group readers --from earliest -n 2",
             "produce work {lines}",
             "share-consume work --group work -n 1",
-            "perf fetch --topic mail --seconds 0.2 --warm-up 0",
-            "perf latency --topic mail --rate 10 --seconds 0.2 --warm-up 0",
         ):
             code, _, errors = secured(command)
+            assert code == OK, f"{command}: {errors}"
+        for command in (
+            "fetch --topic mail --seconds 0.2 --warm-up 0",
+            "latency --topic mail --rate 10 --seconds 0.2 --warm-up 0",
+        ):
+            code, _, errors = secured(command, workloads)
             assert code == OK, f"{command}: {errors}"
         for command in (
             "topics create other",

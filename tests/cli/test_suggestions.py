@@ -38,7 +38,6 @@ DESCRIBE = (
         ("topics rm t", "'kbroker topics delete'?"),
         ("share-groups inflght g", "'kbroker share-groups inflight'?"),
         ("configs describ --topic t", "'kbroker configs describe'?"),
-        ("perf fech", "'kbroker perf fetch'?"),
         ("storage inspct d", "'kbroker storage inspect'?"),
         ("topics list --jsn", "'--json'?"),
         ("start --lisen x", "'--listen'?"),

@@ -21,7 +21,7 @@ from kbroker.client import admin
 from kbroker.client.group_admin import describe_share_group_offsets
 from kbroker.formats.state import ShareStateKey
 from kbroker.testing.broker import RunningBroker
-from kbroker.workloads.fill import fill
+from perf.workloads.fill import fill
 from tests.clients.queue_world import SETUPS, World, open_world, stop
 from tests.clients.shuffling_worker import rows_of
 from tests.clients.timed_broker import turns_of

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.testing.broker import RunningBroker
-from kbroker.workloads.fill import fill
-from kbroker.workloads.window import Plan
 from perf.python_client.__main__ import main
 from perf.python_client.comparison import AGAINST, KINDS, goals
 from perf.python_client.consumers import SIDES, Side, one_at_a_time
+from perf.workloads.fill import fill
+from perf.workloads.window import Plan
 
 RECORDS = 300
 _LONG_ENOUGH = Plan(seconds=60.0, warm_up_s=60.0)

@@ -13,8 +13,6 @@ import click
 import pytest
 
 from kbroker.client.group_admin import group_types
-from kbroker.workloads.client_process import SLOT_S, ClientReport
-from kbroker.workloads.window import Plan, Span, Window, measure
 from perf.queues import all_rows, ordered, parked, redelivery
 from perf.queues.__main__ import SUITE
 from perf.queues.goals import all_goals
@@ -25,6 +23,8 @@ from perf.suite.candidates import Candidate, make_candidates
 from perf.suite.expectation import Lengths, expected_s
 from perf.suite.rows import Run
 from perf.suite.rows import all_rows as rows_of_the_other_suite
+from perf.workloads.client_process import SLOT_S, ClientReport
+from perf.workloads.window import Plan, Span, Window, measure
 
 _JOBS = 60
 _LONG_ENOUGH_S = 60.0

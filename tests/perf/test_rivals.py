@@ -16,8 +16,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from kbroker.workloads.client_process import Link
-from kbroker.workloads.window import Plan, Span, measure
 from perf.queues.jobs import JobReport, lateness_ms
 from perf.rivals import rival as rival_module
 from perf.rivals.__main__ import main
@@ -27,6 +25,8 @@ from perf.rivals.rival import RECORD_BYTES, Failing, Rival, number_of, payload
 from perf.rivals.server_process import ServerFailed, ServerProcess, TreeWatch, process_tree
 from perf.rivals.sides import DELAYED, RIVALS, RivalSide, Settings, queue_rows
 from perf.suite.results import CandidateFacts, Results, RowResult
+from perf.workloads.client_process import Link
+from perf.workloads.window import Plan, Span, measure
 
 _RECORDS = 300
 _CONSUMERS = 2

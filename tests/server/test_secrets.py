@@ -192,16 +192,16 @@ def use_commands(world: World) -> str:
     }
     secured = f"127.0.0.1:{world.ports['pem']}"
     commands = {
-        "topics create orders": oidc,
-        "produce orders " + world.file("lines", "one\n"): oidc,
-        "perf produce --seconds 0.2 --warm-up 0": oidc,
-        "configs describe --broker 1": oidc,
-        f"storage inspect {world.broker.data_dir} --json": None,
-        f"storage inspect {world.broker.data_dir} --segments --check": None,
+        "kbroker topics create orders": oidc,
+        "kbroker produce orders " + world.file("lines", "one\n"): oidc,
+        "perf.workloads produce --seconds 0.2 --warm-up 0": oidc,
+        "kbroker configs describe --broker 1": oidc,
+        f"kbroker storage inspect {world.broker.data_dir} --json": None,
+        f"kbroker storage inspect {world.broker.data_dir} --segments --check": None,
     }
     printed = []
     for command, environment in commands.items():
-        line = [sys.executable, "-m", "kbroker", *command.split()]
+        line = [sys.executable, "-m", *command.split()]
         line += [] if environment is None else ["-b", secured]
         found = subprocess.run(
             line,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
+from perf.workloads.outcome import Percentiles, WorkloadOutcome
 
 
 def test_percentiles_are_values_that_were_read() -> None:

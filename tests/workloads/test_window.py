@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.workloads import window
-from kbroker.workloads.client_process import SLOT_S, ClientReport, Work
-from kbroker.workloads.window import Client, Plan, Span, Window, WorkloadFailed, measure
+from perf.workloads import window
+from perf.workloads.client_process import SLOT_S, ClientReport, Work
+from perf.workloads.window import Client, Plan, Span, Window, WorkloadFailed, measure
 from tests.workloads.window_clients import (
     counting,
     counting_so_many,
@@ -143,7 +143,7 @@ def test_clients_end_with_their_parent(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent("""
         import os
-        from kbroker.workloads.window import Client, Plan, measure
+        from perf.workloads.window import Client, Plan, measure
         from tests.workloads.window_clients import says_its_pid
 
         if __name__ == "__main__":

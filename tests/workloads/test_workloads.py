@@ -11,13 +11,13 @@ from kbroker.client import admin
 from kbroker.client.topic_logs import bounds, read_batches
 from kbroker.formats.compression import Codec, compress
 from kbroker.testing.broker import RunningBroker
-from kbroker.workloads.fetch import fetch
-from kbroker.workloads.fill import fill, fill_small, record_count
-from kbroker.workloads.latency import latency
-from kbroker.workloads.payload import values
-from kbroker.workloads.produce import produce
-from kbroker.workloads.share import Mix, Mode, share_consume
-from kbroker.workloads.window import Plan, WorkloadFailed
+from perf.workloads.fetch import fetch
+from perf.workloads.fill import fill, fill_small, record_count
+from perf.workloads.latency import latency
+from perf.workloads.payload import values
+from perf.workloads.produce import produce
+from perf.workloads.share import Mix, Mode, share_consume
+from perf.workloads.window import Plan, WorkloadFailed
 
 SHORT = Plan(seconds=1, warm_up_s=0)
 

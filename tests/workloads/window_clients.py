@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.workloads.client_process import Link
+from perf.workloads.client_process import Link
 
 
 def counting(link: Link, arguments: Mapping[str, Any]) -> None:

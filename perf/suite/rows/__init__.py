@@ -21,8 +21,8 @@ from perf.measuring.processes import BrokerWatch, Cost
 from perf.suite.candidates import Candidate
 
 if TYPE_CHECKING:
-    from kbroker.workloads.outcome import WorkloadOutcome
-    from kbroker.workloads.window import Plan
+    from perf.workloads.outcome import WorkloadOutcome
+    from perf.workloads.window import Plan
 
 Group: TypeAlias = Literal[
     "produce",
@@ -71,11 +71,11 @@ class Run:
         return self.candidate.bootstrap
 
     def plan(self, seconds: float | None = None, *, warm_up_s: float | None = None) -> Plan:
-        """The window for kbroker.workloads (of `seconds`, if the row needs another length), during
+        """The window for perf.workloads (of `seconds`, if the row needs another length), during
         which the broker is measured.
 
         Use one plan for each workload: `watch` holds the cost of the last window."""
-        from kbroker.workloads.window import Plan
+        from perf.workloads.window import Plan
 
         return Plan(
             self.seconds if seconds is None else seconds,

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.client.broker_process import RunningBroker
-from kbroker.workloads.fill import fill
-from kbroker.workloads.latency import latency
 from perf.measuring.slow_disk import PAUSE_MS, REPORT
 from perf.suite.rows import Row, RowFunction, Run
+from perf.workloads.fill import fill
+from perf.workloads.latency import latency
 
 RATE_PER_S = 200
 COLD_RECORDS, RECORD_BYTES = 240_000, 1_000

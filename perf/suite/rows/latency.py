@@ -3,11 +3,11 @@ record."""
 
 from __future__ import annotations
 
-from kbroker.workloads.latency import latency
-from kbroker.workloads.share import share_consume
 from perf.suite.candidates import MAIN, READING
 from perf.suite.rows import Dry, Row, RowFunction, Run
 from perf.suite.topics import Kept
+from perf.workloads.latency import latency
+from perf.workloads.share import share_consume
 
 _TAIL_S = 5.0
 """Long enough for a 99.9th percentile: 5 000 records at the higher rate."""

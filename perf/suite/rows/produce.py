@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.workloads.fetch import fetch
-from kbroker.workloads.produce import produce
 from perf.suite.candidates import ALL, MAIN, READING
 from perf.suite.rows import Row, RowFunction, Run
 from perf.suite.topics import Kept
+from perf.workloads.fetch import fetch
+from perf.workloads.produce import produce
 
 _KB, _SMALL_BATCHES = 1000, 16_384
 

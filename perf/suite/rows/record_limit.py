@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kbroker.client import admin
 from kbroker.client.rpc import Connection
-from kbroker.workloads.window import Watch
+from perf.workloads.window import Watch
 
 RECORD_LIMIT = 1
 _VERSION = 2

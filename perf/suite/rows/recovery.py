@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from kbroker.workloads.fill import fill
 from perf.measuring.processes import cost_so_far
 from perf.suite.rows import Row, Run
+from perf.workloads.fill import fill
 
 GROUPS, PARTITIONS = 10, 1_000
 _TOPIC = "spread"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import NamedTuple
 
-from kbroker.workloads.fill import fill
-from kbroker.workloads.share import share_consume
 from perf.suite.candidates import SEGMENT
 from perf.suite.rows import Dry, Row, RowFunction, Run, disk, recovery
 from perf.suite.rows.idle_members import idle_members
 from perf.suite.rows.record_limit import take_one_by_one
 from perf.suite.topics import Kept
+from perf.workloads.fill import fill
+from perf.workloads.share import share_consume
 
 CONSUMERS = 8
 MEMBERS = 500

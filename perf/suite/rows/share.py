@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.share import Mix, share_consume
 from perf.suite.candidates import NOT_SYNCED_TWICE, READING, SEGMENT
 from perf.suite.rows import Dry, Group, Row, RowFunction, Run, readings_of
 from perf.suite.topics import Kept
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.share import Mix, share_consume
 
 _MOST_GROUPS, _LONGEST_S, _WHOLE_TAKES_S = 8, 60.0, 5.0
 _MIX = Mix(release=0.01, reject=0.001)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kbroker.workloads.client_process import SLOT_S, Link, WorkloadFailed
-from kbroker.workloads.fetch import partitions_of
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.payload import values
-from kbroker.workloads.produce import Refusals, batching
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
-from kbroker.workloads.window import Client, Plan, measure
+from perf.workloads.client_process import SLOT_S, Link, WorkloadFailed
+from perf.workloads.fetch import partitions_of
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.payload import values
+from perf.workloads.produce import Refusals, batching
+from perf.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
+from perf.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

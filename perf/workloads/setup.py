@@ -1,5 +1,5 @@
-"""Shared by the commands of `kbroker perf`: the topic and the group to work with, the window, and
-the table."""
+"""Shared by the commands of `python -m perf.workloads`: the topic and the group to work with, the
+window, and the table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from kbroker.cli.params import (
 )
 
 if TYPE_CHECKING:
-    from kbroker.workloads.outcome import WorkloadOutcome
-    from kbroker.workloads.window import Plan
+    from perf.workloads.outcome import WorkloadOutcome
+    from perf.workloads.window import Plan
 
 _PROGRESS_S = 0.5
 
@@ -102,13 +102,13 @@ class Setup(NamedTuple):
         return self.bootstrap.security.library_settings()
 
     def plan(self) -> Plan:
-        from kbroker.workloads.window import Plan
+        from perf.workloads.window import Plan
 
         return Plan(self.seconds, self.warm_up_s, _Countdown(self.seconds))
 
     def measure(self, workload: Callable[[], WorkloadOutcome]) -> WorkloadOutcome:
         """Raises CommandFailed if the workload yields no figure."""
-        from kbroker.workloads.window import WorkloadFailed
+        from perf.workloads.window import WorkloadFailed
 
         try:
             outcome = workload()
@@ -122,8 +122,8 @@ class Setup(NamedTuple):
         self, topic: str, records: int, record_bytes: int, *, small: bool = False, compression: str = "none"
     ) -> None:
         """Raises CommandFailed."""
-        from kbroker.workloads.fill import fill, fill_small
-        from kbroker.workloads.window import WorkloadFailed
+        from perf.workloads.fill import fill, fill_small
+        from perf.workloads.window import WorkloadFailed
 
         say(f"writing {records} records of {record_bytes} bytes")
         try:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.payload import chunks
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base
-from kbroker.workloads.window import Client, Plan, measure
+from perf.workloads.client_process import Link, WorkloadFailed
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.payload import chunks
+from perf.workloads.settings import NO_SETTINGS, Settings, base
+from perf.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

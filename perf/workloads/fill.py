@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
-from kbroker.workloads.client_process import WorkloadFailed
-from kbroker.workloads.fetch import partitions_of
-from kbroker.workloads.payload import chunks
-from kbroker.workloads.produce import Refusals, batching, outstanding_records
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base
+from perf.workloads.client_process import WorkloadFailed
+from perf.workloads.fetch import partitions_of
+from perf.workloads.payload import chunks
+from perf.workloads.produce import Refusals, batching, outstanding_records
+from perf.workloads.settings import NO_SETTINGS, Settings, base
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base
-from kbroker.workloads.window import Client, Plan, measure
+from perf.workloads.client_process import Link, WorkloadFailed
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.settings import NO_SETTINGS, Settings, base
+from perf.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
     from confluent_kafka import AcknowledgeType, Message

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kbroker.workloads.client_process import Link, WorkloadFailed
-from kbroker.workloads.outcome import WorkloadOutcome
-from kbroker.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
-from kbroker.workloads.window import Client, Plan, measure
+from perf.workloads.client_process import Link, WorkloadFailed
+from perf.workloads.outcome import WorkloadOutcome
+from perf.workloads.settings import NO_SETTINGS, Settings, base, is_about_its_group
+from perf.workloads.window import Client, Plan, measure
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.workloads.client_process import (
+from perf.workloads.client_process import (
     FIRST_TIMEOUT_S,
     SLOT_S,
     ClientReport,
@@ -37,7 +37,7 @@ from kbroker.workloads.client_process import (
     WorkloadFailed,
     run_client,
 )
-from kbroker.workloads.outcome import Percentiles, WorkloadOutcome
+from perf.workloads.outcome import Percentiles, WorkloadOutcome
 
 __all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "measure"]
 
@@ -51,7 +51,7 @@ _NEARLY_DONE = 0.9
 _SHORTEST_S = 0.1
 _PRELOAD = [
     "confluent_kafka",
-    *(f"kbroker.workloads.{name}" for name in ("produce", "fetch", "share", "latency")),
+    *(f"perf.workloads.{name}" for name in ("produce", "fetch", "share", "latency")),
 ]
 """Imported once, by the process from which all clients are forked. Without it, 32 clients took five
 times as long to start."""

@@ -1,5 +1,5 @@
-"""`kbroker perf`: measures kbroker or another broker that speaks Kafka's protocol. docs/perf.md
-explains the figures."""
+"""`python -m perf.workloads`: measures kbroker or another broker that speaks Kafka's protocol.
+README.md explains the figures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from kbroker.cli import CONTEXT
 from kbroker.cli.params import COUNT, FiniteRange, not_empty
-from kbroker.cli.perf_run import Setup, measured
 from kbroker.cli.produce import CODECS
 from kbroker.cli.suggesting import SuggestingGroup
+from perf.workloads.setup import Setup, measured
 
 if TYPE_CHECKING:
-    from kbroker.workloads.latency import Via
-    from kbroker.workloads.share import Mode
+    from perf.workloads.latency import Via
+    from perf.workloads.share import Mode
 
 CLIENTS = click.IntRange(1, 256)
 RECORD_BYTES = click.IntRange(1, 10_000_000)
@@ -45,16 +46,16 @@ acks_option = click.option(
 )
 
 
-@click.group(cls=SuggestingGroup)
-def perf() -> None:
+@click.group(cls=SuggestingGroup, context_settings=dict(CONTEXT))
+def workloads() -> None:
     """Measure a broker: produce, fetch, share-consume and latency.
 
     Works against any broker that speaks Kafka's protocol. Each client is a process with the
-    ordinary client library. `kbroker docs perf` explains the figures.
+    ordinary client library. perf/workloads/README.md explains the figures.
     """
 
 
-@perf.command()
+@workloads.command()
 @measured
 @record_bytes_option
 @click.option(
@@ -85,10 +86,10 @@ def produce(
 
     \b
     Examples:
-      kbroker perf produce
-      kbroker perf produce --record-bytes 1000 --partitions 6 --compression lz4 --seconds 30
+      python -m perf.workloads produce
+      python -m perf.workloads produce --record-bytes 1000 --partitions 6 --compression lz4
     """
-    from kbroker.workloads.produce import produce as workload
+    from perf.workloads.produce import produce as workload
 
     if idempotence and acks != "all":
         raise click.UsageError("--idempotence needs --acks all")
@@ -111,7 +112,7 @@ def produce(
     setup.show(outcome)
 
 
-@perf.command()
+@workloads.command()
 @measured
 @record_bytes_option
 @records_option
@@ -137,10 +138,10 @@ def fetch(
 
     \b
     Examples:
-      kbroker perf fetch --record-bytes 1000 --partitions 6 --consumers 2
-      kbroker perf fetch --topic orders
+      python -m perf.workloads fetch --record-bytes 1000 --partitions 6 --consumers 2
+      python -m perf.workloads fetch --topic orders
     """
-    from kbroker.workloads.fetch import fetch as workload
+    from perf.workloads.fetch import fetch as workload
 
     with setup.working_topic() as topic:
         if setup.topic is None:
@@ -158,7 +159,7 @@ def fetch(
     setup.show(outcome)
 
 
-@perf.command("share-consume")
+@workloads.command("share-consume")
 @measured
 @record_bytes_option
 @records_option
@@ -215,12 +216,12 @@ def share_consume(
 
     \b
     Examples:
-      kbroker perf share-consume --consumers 8
-      kbroker perf share-consume --small-batches --mode explicit --max-poll-records 1 --think-ms 5
+      python -m perf.workloads share-consume --consumers 8
+      python -m perf.workloads share-consume --small-batches --max-poll-records 1 --think-ms 5
     """
-    from kbroker.workloads.fill import record_count
-    from kbroker.workloads.share import Mix
-    from kbroker.workloads.share import share_consume as workload
+    from perf.workloads.fill import record_count
+    from perf.workloads.share import Mix
+    from perf.workloads.share import share_consume as workload
 
     if (release or reject) and mode != "explicit":
         raise click.UsageError("--release and --reject need --mode explicit")
@@ -246,7 +247,7 @@ def share_consume(
     setup.show(outcome)
 
 
-@perf.command()
+@workloads.command()
 @measured
 @click.option(
     "--rate",
@@ -275,10 +276,10 @@ def latency(setup: Setup, rate: float, record_bytes: int, acks: str, via: str) -
 
     \b
     Examples:
-      kbroker perf latency --rate 1000 --seconds 30
-      kbroker perf latency --rate 100 --via share
+      python -m perf.workloads latency --rate 1000 --seconds 30
+      python -m perf.workloads latency --rate 100 --via share
     """
-    from kbroker.workloads.latency import latency as workload
+    from perf.workloads.latency import latency as workload
 
     with contextlib.ExitStack() as stack:
         topic = stack.enter_context(setup.working_topic())
