@@ -13,10 +13,8 @@ importable.
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +23,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
+
+from tests.checks.sources import comments
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviour.md"
@@ -84,18 +84,14 @@ def named_rules(prefixes: frozenset[str], folders: Iterable[Path] = TESTS) -> di
 
 
 def _named_in(source: str, prefixes: frozenset[str]) -> Iterator[tuple[str, str]]:
-    comments = {
-        token.start[0]: token.string
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
+    comment_of = dict(comments(source))
     for name, node in _definitions(ast.parse(source)):
         start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        while comments.get(start - 1, ""):  # the lines directly above it
+        while comment_of.get(start - 1, ""):  # the lines directly above it
             start -= 1
         texts = [
             ast.get_docstring(node) or "",
-            *(comments.get(line, "") for line in range(start, node.body[0].lineno)),
+            *(comment_of.get(line, "") for line in range(start, node.body[0].lineno)),
         ]
         yield from ((name, rule_id) for text in texts for rule_id in ids_in(text, prefixes))
         yield from ((name, rule_id) for rule_id in _of_script(node))

@@ -9,15 +9,14 @@ strings. Line breaks are ignored, so a phrase may cross them. Code in a document
 
 from __future__ import annotations
 
-import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.checks.sources import comments, source
 
 ROOT = Path(__file__).parents[2]
 SEARCHED = (
@@ -125,21 +124,15 @@ def _squeeze(text: str) -> tuple[str, list[int]]:
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """(first line, text) of each piece of prose."""
-    source = path.read_text()
+    text = path.read_text()
     if path.suffix != ".py":
-        yield 1, source
+        yield 1, text
         return
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-    comments = [
-        (token.start[0], token.string.lstrip("#:").strip())
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    ]
-    for _, lines in groupby(enumerate(comments), lambda each: each[1][0] - each[0]):
+    yield from source(path).strings
+    found = [(line, comment.lstrip("#:").strip()) for line, comment in comments(text)]
+    for _, lines in groupby(enumerate(found), lambda each: each[1][0] - each[0]):
         block = [comment for _, comment in lines]
-        yield block[0][0], "\n".join(text for _, text in block)
+        yield block[0][0], "\n".join(comment for _, comment in block)
 
 
 def main(arguments: list[str]) -> int:

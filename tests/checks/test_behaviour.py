@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,11 @@ from tests.checks.behaviour import (
 TEXT = DOCUMENT.read_text()
 RULES = rules(TEXT)
 PREFIXES = prefixes_of(RULES)
-NAMED = named_rules(PREFIXES)
+
+
+@cache
+def named() -> dict[str, list[str]]:
+    return named_rules(PREFIXES)
 
 
 def test_every_row_is_read() -> None:
@@ -41,12 +46,12 @@ def test_what_the_document_refers_to_is_there() -> None:
 
 def test_every_rule_that_a_test_names_is_there() -> None:
     known = {rule.id for rule in RULES}
-    assert {rule_id: tests for rule_id, tests in NAMED.items() if rule_id not in known} == {}
+    assert {rule_id: tests for rule_id, tests in named().items() if rule_id not in known} == {}
 
 
 def test_what_is_not_shown_is_listed() -> None:
     """A new test removes its rules from the list; a new rule without a test is added to it."""
-    missing, listed = without_a_test(RULES, NAMED), not_yet_shown(TEXT)
+    missing, listed = without_a_test(RULES, named()), not_yet_shown(TEXT)
     assert (sorted(set(missing) - set(listed)), sorted(set(listed) - set(missing))) == ([], [])
     assert len(listed) == len(set(listed))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.checks.queue_size import verbs
+from tests.checks.sources import source
 
 PACKAGE = Path(__file__).parents[2] / "kbroker"
 IMPLEMENTATIONS = ("broker/persisters", "share", "share_state", "testing")
@@ -18,9 +18,7 @@ def called() -> Iterator[str]:
     suites."""
     for path in PACKAGE.rglob("*.py"):
         if not path.relative_to(PACKAGE).as_posix().startswith(tuple(f"{each}/" for each in IMPLEMENTATIONS)):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute):
-                    yield node.attr
+            yield from source(path).attributes
 
 
 def test_there_are_few_verbs() -> None:

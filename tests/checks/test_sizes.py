@@ -3,8 +3,9 @@ lines a function (without its decorators)."""
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
+
+from tests.checks.sources import source
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("kbroker", "plugins", "clients", "tests", "perf", "spark")
@@ -50,15 +51,12 @@ def test_functions_are_short() -> None:
 
 def test_files_say_what_they_are() -> None:
     """Every file with code opens with a docstring."""
-    trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in python_files()}
-    assert [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
+    assert [path.relative_to(ROOT) for path in python_files() if not source(path).is_explained] == []
 
 
 def long_functions(path: Path) -> list[str]:
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > MAX_FUNCTION_LINES:
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
-    return found
+    return [
+        f"{path.relative_to(ROOT)}:{line} {name}: {lines} lines"
+        for name, line, lines in source(path).functions
+        if lines > MAX_FUNCTION_LINES
+    ]
