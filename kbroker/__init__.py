@@ -5,7 +5,7 @@ Importing the package costs 2 ms: the parts are imported where they are used. Th
 is in docs/internals/architecture.md.
 """
 
-from .quick_kio import import_kio_alone
+from .protocol.quick_kio import import_kio_alone
 
 __version__ = "0.1.0"
 
