@@ -7,6 +7,6 @@ is in docs/internals/architecture.md.
 
 from .protocol.quick_kio import import_kio_alone
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 import_kio_alone()
