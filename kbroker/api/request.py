@@ -10,7 +10,7 @@ from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.connection import ClientConnection
 from kbroker.broker.options import Address
 from kbroker.formats.batches import Buffer
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 
 
 class CloseConnection(Exception):

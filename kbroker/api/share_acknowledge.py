@@ -20,7 +20,7 @@ from kbroker.api.authorization import refusal
 from kbroker.api.request import Raw, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.reject_reasons import ReasonedAcknowledge
 from kbroker.protocol.responses import ShareAcknowledgeRow, share_acknowledge_response

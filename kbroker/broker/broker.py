@@ -23,6 +23,7 @@ from kbroker.broker.client_telemetry import ClientTelemetry
 from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
+from kbroker.broker.commits.process import prepare_process, settle_memory
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.commits.store_errors import close, starting
 from kbroker.broker.compaction.cleaner import LogCleaner, LogCleanerStatistics, Stores
@@ -75,7 +76,6 @@ from kbroker.groups.outcome import Coordinator
 from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
-from kbroker.process import prepare_process, settle_memory
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics

@@ -20,7 +20,7 @@ from kbroker.cli.exits import OK, CommandFailed, drop_stdout, say
 from kbroker.cli.params import Bootstrap, connect
 from kbroker.cli.unread_batches import UnreadBatches
 from kbroker.client.group_admin import kind_of_group
-from kbroker.terminal import HangUp, meaning_of_hang_up
+from kbroker.server.terminal import HangUp, meaning_of_hang_up
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.suggesting import no_such_option
-from kbroker.logging_setup import escaped
 
 OK = 0
 REFUSED = 1

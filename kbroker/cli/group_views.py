@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from kbroker.cli.exits import refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import Cell, print_json, print_table
 from kbroker.cli.params import Address
 from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import CoordinatorNode

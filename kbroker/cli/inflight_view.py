@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rich.text import Text
 
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import Cell, table_lines
-from kbroker.logging_setup import escaped
 
 Document: TypeAlias = dict[str, Any]
 """The broker's response, or a part of it."""

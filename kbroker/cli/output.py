@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import click
 
-from kbroker.logging_setup import escaped
+from kbroker.cli.logging_setup import escaped
 
 Cell: TypeAlias = str | int | float | None
 """None is printed as `-`, Kafka's sign for an unknown value."""

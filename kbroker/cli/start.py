@@ -171,7 +171,7 @@ def start(
     """
     check_environment(context)
     from kbroker.broker.options import StartOptions
-    from kbroker.logging_setup import set_up_logging
+    from kbroker.cli.logging_setup import set_up_logging
 
     config = _config(context, configs, storage, state_storage)
     listeners = _listeners(context, config)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.exits import refuse
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import COUNT, Bootstrap, NameValue, bootstrap_option, connect, each_once, json_option
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.cli.topics_alter import alter, delete_records
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection

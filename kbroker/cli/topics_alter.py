@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed, ask, refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.offset_plans import OFFSET, exactly_one
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
@@ -22,7 +23,6 @@ from kbroker.cli.params import (
     yes_option,
 )
 from kbroker.errors import KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.admin import Topic

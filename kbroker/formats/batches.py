@@ -35,8 +35,8 @@ from crc32c import crc32c
 from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 
-from ..makers import maker
 from .compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, Inflated, compress, inflate
+from .makers import maker
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

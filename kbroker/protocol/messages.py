@@ -25,7 +25,7 @@ from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
 from ..errors import ErrorCode
-from ..makers import maker
+from ..formats.makers import maker
 from .array_check import check_arrays, edited, skip_tags
 from .newer_schemas import NEWER, newer_request, newer_response
 from .produce_request import PRODUCE, read_plain_produce

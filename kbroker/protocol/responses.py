@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.formats.batches import Buffer
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share.effects import AcquiredRange
 from kbroker.turns import ROWS_A_TURN
 

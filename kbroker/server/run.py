@@ -25,9 +25,9 @@ from kbroker.errors import OperatorError
 from kbroker.server.connection_limits import check_open_files
 from kbroker.server.listener import Door, Server
 from kbroker.server.sasl import sasl_of
+from kbroker.server.terminal import HangUp, meaning_of_hang_up
 from kbroker.server.tls import ListenerTls, tls_of
 from kbroker.settings.listeners import Listener, admin_listener, plain_listener
-from kbroker.terminal import HangUp, meaning_of_hang_up
 
 if TYPE_CHECKING:
     from kbroker.server.admin_http import AdminHttp

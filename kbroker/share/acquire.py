@@ -25,7 +25,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share import rules, throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow

@@ -28,7 +28,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock, Locks

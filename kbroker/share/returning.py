@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share import acknowledge, rules
 from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetterCause, ShareSettings
 from kbroker.share.parked import Lane, Parked

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share import row_writes
 from kbroker.share.effects import Persist, StateBatch
 from kbroker.share.in_flight import InFlightWindow

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from kbroker.formats.makers import maker
 from kbroker.formats.share_records import UNKNOWN_COUNT
 from kbroker.formats.state import share_state_number
-from kbroker.makers import maker
 from kbroker.share.persister import Result
 from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.loading import ShareState

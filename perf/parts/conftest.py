@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.process import SWITCH_INTERVAL_S, settle_memory
+from kbroker.broker.commits.process import SWITCH_INTERVAL_S, settle_memory
 from perf.parts.part import Part
 
 

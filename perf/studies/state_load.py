@@ -28,9 +28,9 @@ from rich.table import Table
 
 from kbroker import plugins
 from kbroker.broker.commits.group_commit import GroupCommit
+from kbroker.broker.commits.process import settle_memory
 from kbroker.broker.persisters.local import LocalPersister
 from kbroker.errors import ErrorCode
-from kbroker.process import settle_memory
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import ShareStateCoordinator

@@ -43,6 +43,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kbroker import plugins
+from kbroker.broker.commits.process import settle_memory
 from kbroker.errors import NoSpace
 from kbroker.formats.parked_records import (
     ParkedCount,
@@ -53,7 +54,6 @@ from kbroker.formats.parked_records import (
     parked_prefix,
     place_key,
 )
-from kbroker.process import settle_memory
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import ShareStateCoordinator

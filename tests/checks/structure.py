@@ -41,24 +41,11 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
-    """Module -> the modules of the package that it imports, also for types only. Modules that
-    only re-export names for plugins are left out."""
+    """Module -> the modules of the package that it imports, also for types only."""
     return {
         name: frozenset(each for each in _imported(name, tree, trees) if each != name)
         for name, tree in trees.items()
-        if not _only_renames(tree)
     }
-
-
-def _only_renames(tree: ast.Module) -> bool:
-    """Whether a module has only a docstring, imports and a list of names."""
-    rest = [
-        node
-        for node in tree.body[1:]
-        if not isinstance(node, ast.ImportFrom)
-        and not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
-    ]
-    return not rest and any(isinstance(node, ast.ImportFrom) for node in tree.body)
 
 
 def _imported(name: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:

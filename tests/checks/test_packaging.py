@@ -20,8 +20,12 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SPARK = tomllib.loads((ROOT / "spark" / "pyproject.toml").read_text())["project"]
 CLIENT = tomllib.loads((ROOT / "clients" / "python" / "pyproject.toml").read_text())["project"]
-OWN = (PROJECT["name"], CLIENT["name"])
-"""Distributions of this checkout, which no pin is for."""
+PLUGINS = [
+    tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))
+]
+DISTRIBUTIONS = (PROJECT, SPARK, CLIENT, *PLUGINS)
+OWN = {each["name"] for each in DISTRIBUTIONS}
+"""Distributions of this checkout, which no line of constraints.txt is for."""
 PINS = {
     canonicalize_name(name): version
     for name, version in re.findall(
@@ -36,9 +40,7 @@ ENTRY_POINTS = [
 
 
 RANGES = [
-    (project, extra)
-    for project in (PROJECT, SPARK, CLIENT)
-    for extra in ("", *project.get("optional-dependencies", {}))
+    (project, extra) for project in DISTRIBUTIONS for extra in ("", *project.get("optional-dependencies", {}))
 ]
 
 
@@ -71,5 +73,30 @@ def test_entry_points_name_something(group: str, name: str, target: str) -> None
 
 
 def test_one_version() -> None:
-    """Spark's distribution reads formats on disk, so it has the broker's version."""
-    assert kbroker.__version__ == PROJECT["version"] == SPARK["version"] == CLIENT["version"]
+    """The parts share formats and SPIs that may change with each version. The client names its
+    version to brokers; README.md names the wheel."""
+    assert len(PLUGINS) >= 2
+    assert {each["version"] for each in DISTRIBUTIONS} == {kbroker.__version__}
+    connection = ROOT / "clients" / "python" / "src" / "kbroker_client" / "connection.py"
+    assert f'client_software_version="{kbroker.__version__}"' in connection.read_text()
+    assert f"dist/kbroker-{kbroker.__version__}-py3-none-any.whl" in (ROOT / "README.md").read_text()
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == kbroker.__version__.partition(".dev")[0]
+
+
+def test_distributions_require_the_same_version_of_each_other() -> None:
+    """kbroker[test] in an extra of a plugin stands beside the plugin's own requirement."""
+    found = {}
+    for project in DISTRIBUTIONS:
+        extras = project.get("optional-dependencies", {}).items()
+        for extra, texts in (("", project["dependencies"]), *extras):
+            for each in map(Requirement, texts):
+                if each.name in OWN and not (extra and not each.specifier):
+                    found[project["name"], extra, each.name] = str(each.specifier)
+    assert set(found.values()) == {f"=={kbroker.__version__}"}
+    assert sorted(found) == sorted(
+        [
+            (PROJECT["name"], "worker", CLIENT["name"]),
+            *((each["name"], "", PROJECT["name"]) for each in (SPARK, *PLUGINS)),
+        ]
+    )

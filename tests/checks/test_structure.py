@@ -11,6 +11,7 @@ from tests.checks.structure import MANY_NAMES, MAX_PARAMETERS, figures
 
 BOUNDS = {
     "import circles": 0,
+    "loose modules at the top": 8,
     # With transactions/ and compaction/: each from broker.py, and to commits/ and logs/. With
     # security/: from broker.py and connection.py, and to commits/.
     "arrows in broker/": 34,

@@ -17,7 +17,7 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.loaded import DeadLetterHooks, LoadedSharePartition
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.makers import maker
+from kbroker.formats.makers import maker
 from kbroker.share import offers
 from kbroker.share.effects import Persist, StateBatch
 from kbroker.share.parked import ParkingChange

@@ -17,10 +17,10 @@ import click
 from kbroker.cli.dead_letters.choice import PlaceType, choice_of, choice_options, find_topic, tell
 from kbroker.cli.dead_letters.purge import count, purge
 from kbroker.cli.exits import CommandFailed, refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import Cell, headers_as_json, preview, print_json, print_table, text_fields, time_text
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_blank
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.redrive.dead_letters import StoredDeadLetter

@@ -10,6 +10,7 @@ import click
 
 from kbroker.cli.dead_letters.choice import choice_of, choice_options, find_topic, tell
 from kbroker.cli.exits import ask, refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
     Bootstrap,
@@ -21,7 +22,6 @@ from kbroker.cli.params import (
     yes_option,
 )
 from kbroker.errors import KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.admin import Topic

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import ask, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json
 from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_blank, yes_option
 from kbroker.cli.queues.create import create
@@ -21,7 +22,6 @@ from kbroker.cli.queues.jobs import peek, send
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.client.queues.found import existing, missing
 from kbroker.client.queues.settings import counted
-from kbroker.logging_setup import escaped
 from kbroker.settings.queue import PAUSED
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from kbroker.cli.exits import refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json
 from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty
 from kbroker.client.queues.advice import QueueRefused
 from kbroker.client.queues.settings import SETTINGS, Kind, Setting, Wish
 from kbroker.client.queues.values import shown, text_of, written
 from kbroker.errors import KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.queues.plan import QueuePlan

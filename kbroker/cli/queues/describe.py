@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.exits import say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import Cell, age_text, human_bytes, print_json, print_table, table_lines
 from kbroker.cli.params import (
     Bootstrap,
@@ -24,7 +25,6 @@ from kbroker.cli.watching import moments, print_all_json, show, watch_options
 from kbroker.client.queues.found import existing
 from kbroker.client.queues.settings import SETTINGS, Part
 from kbroker.client.queues.values import shown
-from kbroker.logging_setup import escaped
 from kbroker.settings.queue import PAUSED
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import click
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import instead, report_deletions, types_where_missing, why_not
 from kbroker.cli.inflight import inflight
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
     Bootstrap,
@@ -28,7 +29,6 @@ from kbroker.cli.share_groups.reset import reset_offsets
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.client.group_admin import kind_of_group
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection

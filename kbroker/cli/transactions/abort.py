@@ -11,11 +11,11 @@ import click
 
 from kbroker.cli.exits import CommandFailed, ask
 from kbroker.cli.group_views import assignment_text
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import age_text, print_json
 from kbroker.cli.params import INDEX, Bootstrap, bootstrap_option, connect, json_option, not_empty, yes_option
 from kbroker.cli.transactions.hanging import owners
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import TopicPartition

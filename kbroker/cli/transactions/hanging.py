@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.exits import refuse, say
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import age_text, print_json, print_table, time_text
 from kbroker.cli.params import Bootstrap, SpanType, bootstrap_option, connect, json_option, not_empty
 from kbroker.errors import KafkaError
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.client.group_admin import TopicPartition

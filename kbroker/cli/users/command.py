@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed
+from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import Bootstrap, json_option, not_blank
 from kbroker.cli.stopped_state import place_options
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
     from kbroker.cli.users.places import Users

@@ -246,7 +246,7 @@ async def _introduce(connection: Connection) -> None:
         "api_versions",
         _API_VERSIONS_VERSION,
         client_software_name="kbroker-client",
-        client_software_version="0.1.0",
+        client_software_version="0.2.0.dev0",
     )
     if answer.error_code is not ErrorCode.none:
         raise KafkaError(answer.error_code, f"{connection.address} does not answer ApiVersions")

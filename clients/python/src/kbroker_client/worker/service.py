@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from .._shared.errors import KafkaError
-from .._shared.terminal import HangUp, meaning_of_hang_up
+from .._shared.server.terminal import HangUp, meaning_of_hang_up
 from ..errors import ClientError, IllegalState, QueueMissing
 from . import forks
 from .processes import refusal_of

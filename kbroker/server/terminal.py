@@ -19,8 +19,8 @@ class HangUp(Enum):
 
 
 def meaning_of_hang_up() -> HangUp:
-    """Call it at the start: a terminal that has been closed cannot be told from none. A terminal
-    that is closed may send SIGHUP twice, as the shell does and as the system does."""
+    """Call it at the start: later, a terminal that has been closed looks like none. A terminal that
+    is closed may send SIGHUP twice, as the shell does and as the system does."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return HangUp.IGNORED
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kbroker.logging_setup import JsonLines, TextLines, set_up_logging
+from kbroker.cli.logging_setup import JsonLines, TextLines, set_up_logging
 
 logger = logging.getLogger("kbroker.test")
 

@@ -1,1 +1,0 @@
-../../../../../kbroker/makers.py

@@ -1,0 +1,1 @@
+../../../../../../kbroker/protocol/quick_kio.py

@@ -1,1 +1,0 @@
-../../../../../kbroker/quick_kio.py

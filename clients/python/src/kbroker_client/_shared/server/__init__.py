@@ -1,0 +1,1 @@
+"""Modules of kbroker that the client has too: links in a checkout, copies in a wheel."""

@@ -1,0 +1,1 @@
+../../../../../../kbroker/server/terminal.py

@@ -1,1 +1,0 @@
-../../../../../kbroker/terminal.py
