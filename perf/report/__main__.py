@@ -11,14 +11,13 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from perf.report.data import Report, parse
+from perf.suite.output import open_console
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 _NO_RUN = (KeyError, TypeError, json.JSONDecodeError)
-_PAPER_WIDTH = 200
 
 
 @click.command()
@@ -59,7 +58,7 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(comparison.to_json(one, other), indent=1))
     else:
-        comparison.show(one, other, _console())
+        comparison.show(one, other, open_console())
 
 
 def _parsed(path: Path) -> Report:
@@ -73,19 +72,13 @@ def _no_run(path: Path, error: Exception) -> click.ClickException:
     return click.ClickException(f"{path} is not a run of the suite: {error!r}")
 
 
-def _console() -> Console:
-    """A console with a fixed width for pipes and files, which have none."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_PAPER_WIDTH)
-
-
 def _show(results: Path, html: Path | None, picture: Path | None, *, quiet: bool) -> None:
     from perf.report import main_picture, page, terminal
 
     try:
         data = json.loads(results.read_text())
         if not quiet:
-            terminal.show(data, _console())
+            terminal.show(data, open_console())
         if html is not None:
             page.write(data, html)
         if picture is not None:

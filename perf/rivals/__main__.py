@@ -8,24 +8,17 @@ The first one installs missing servers if root runs it.
 
 from __future__ import annotations
 
-import signal
-import tempfile
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from types import FrameType
 
 import click
-from rich.console import Console
 
-from perf.report import page, terminal
 from perf.rivals.comparison import Comparison
 from perf.rivals.sides import OURS, RIVALS, Settings, queue_rows
-from perf.suite.results import to_json, write_json
+from perf.suite.output import open_console, output_options, report, working_directory
 
 KEYS = (*OURS, *(rival.key for rival in RIVALS))
-_PAPER_WIDTH = 200
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _chosen(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
@@ -44,10 +37,6 @@ def _patterns(_: click.Context, __: click.Parameter, text: str | None) -> Sequen
     return patterns
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 @click.command()
 @click.option(
     "--sides", callback=_chosen, metavar="KEY,…", help=f"Some of {', '.join(KEYS)}.  [default: all]"
@@ -61,13 +50,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window."
 )
-@click.option("--json", "json_file", type=_FILE, help="Write all readings to this file.")
-@click.option("--html", "html_file", type=_FILE, help="Write the report with plots to this file.")
-@click.option(
-    "--home",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the servers' data, on a disk with 5 GB free.",
-)
+@output_options("Directory for the servers' data, on a disk with 5 GB free.")
 def main(
     sides: Sequence[str],
     rows: Sequence[str],
@@ -82,27 +65,12 @@ def main(
 
     Ctrl-C ends it early; the readings up to then are reported.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PAPER_WIDTH)
+    console = open_console()
     settings = Settings(rounds=rounds, seconds=seconds, warm_up_s=0.5)
-    signal.signal(signal.SIGTERM, _interrupt)
-    if home is not None:
-        home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True
-    ) as directory:
-        comparison = Comparison(sides, settings, Path(directory), console, rows)
+    with working_directory(home) as directory:
+        comparison = Comparison(sides, settings, directory, console, rows)
         comparison.run()
-    results = comparison.results
-    if json_file is not None:
-        write_json(results, json_file)
-    terminal.show(to_json(results), console)
-    if html_file is not None:
-        page.write(to_json(results), html_file)
-    for path in (json_file, html_file):
-        if path is not None:
-            console.print(f"written: {path}")
+    report(comparison.results, console, json_file, html_file)
 
 
 if __name__ == "__main__":

@@ -23,16 +23,14 @@ from perf.suite import candidates as known
 from perf.suite.goals import Goal, judge
 from perf.suite.results import METRICS, CandidateFacts, Reading, Results, RowResult
 from perf.suite.rows import Row
-from perf.suite.runner import calm_down, in_turn
+from perf.suite.runner import WARMING, calm_down, in_turn, one_line
 
-WARMING = 0
 AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}
 """The least ratios to the best rival of the same durability, in the row of eight consumers. The
 other rows are for information."""
 JUDGED_ROW = "one-8"
 _SHOWN = ("rate", "per_cpu_s", "cpu_share", "rss_anon_mb")
 _SETTLE_S = 1.0
-_ERROR_CHARACTERS = 300
 
 
 class Comparison:
@@ -108,7 +106,7 @@ class Comparison:
                 try:
                     side.start()
                 except Exception as error:
-                    self._leave_out(side, f"does not start: {_one_line(error)}")
+                    self._leave_out(side, f"does not start: {one_line(error)}")
             yield
         finally:
             for side in everybody:
@@ -142,7 +140,7 @@ class Comparison:
         try:
             yield
         except Exception as error:
-            self._note(f"{row.key}, {side.facts.key}, round {number}: {_one_line(error)}")
+            self._note(f"{row.key}, {side.facts.key}, round {number}: {one_line(error)}")
         if side in self._sides and not side.is_running():
             self._leave_out(side, f"died in {row.key}")
 
@@ -192,7 +190,3 @@ def by_median(results: Results, row: str, metric: str, durability: str) -> list[
 
 def _shown(reading: Reading) -> str:
     return "  ".join(f"{reading[name]:,.4g} {METRICS[name].unit}" for name in _SHOWN if name in reading)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_ERROR_CHARACTERS]}"

@@ -10,13 +10,10 @@ Run it on an otherwise idle machine. perf/README.md explains the measurements an
 
 from __future__ import annotations
 
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import click
@@ -24,14 +21,14 @@ from rich.console import Console
 
 from perf.suite.candidates import KINDS
 from perf.suite.goals import Goal, all_goals, engine_ratios, judge
-from perf.suite.results import Results, to_json, write_json
+from perf.suite.output import open_console, output_options, report, working_directory
+from perf.suite.results import Results
 from perf.suite.rows import Row, all_rows
 from perf.suite.runner import Runner, Settings
 
 FULL = Settings(rounds=3, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=58 * 60)
 QUICK = Settings(rounds=1, seconds=1.0, warming_s=1.0, warm_up_s=0.3, quick=True, budget_s=5 * 60)
 QUICK_CANDIDATES = ("segment-os", "segment-disk", "kafka", "kafka-sync")
-_PAPER_WIDTH = 200
 
 
 class Suite(NamedTuple):
@@ -89,29 +86,14 @@ def finish(
     html_file: Path | None,
     goals: Callable[[], Iterable[Goal]] = all_goals,
 ) -> None:
-    """Judges, writes and shows the results. The JSON is written first, so that an error in a report
-    cannot lose an hour of readings."""
-    from perf.report import page, terminal
-
+    """Judges, writes and shows the results."""
     results.goals = judge(results, goals())
     results.engines = engine_ratios(results)
-    data = to_json(results)
-    if json_file is not None:
-        write_json(results, json_file)
-    terminal.show(data, console)
-    if html_file is not None:
-        page.write(data, html_file)
-    for path in (json_file, html_file):
-        if path is not None:
-            console.print(f"written: {path}")
+    report(results, console, json_file, html_file)
 
 
 def _split(_: click.Context, __: click.Parameter, text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class _Choice(NamedTuple):
@@ -128,22 +110,15 @@ class _Choice(NamedTuple):
 
 
 def _run(suite: Suite, choice: _Choice) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PAPER_WIDTH)
+    console = open_console()
     defaults = suite.quick if choice.quick else suite.full
     settings = defaults._replace(
         rounds=choice.rounds or defaults.rounds, seconds=choice.seconds or defaults.seconds
     )
     wanted = chosen_rows(choice.rows, quick=choice.quick, suite=suite)
     keys = chosen_candidates(choice.candidates, quick=choice.quick, suite=suite)
-    signal.signal(signal.SIGTERM, _interrupt)
-    if choice.home is not None:
-        choice.home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="kbroker-perf-", dir=choice.home, ignore_cleanup_errors=True
-    ) as directory:
-        runner = Runner(keys, wanted, settings, Path(directory), console, with_tls=suite.with_tls)
+    with working_directory(choice.home) as home:
+        runner = Runner(keys, wanted, settings, home, console, with_tls=suite.with_tls)
         runner.run()
     finish(runner.results, console, choice.json_file, choice.html_file, suite.goals)
 
@@ -159,7 +134,6 @@ def command_of(suite: Suite) -> click.Command:
 
     every, few = ", ".join(suite.candidates), ", ".join(suite.quick_candidates)
     full, quick = suite.full, suite.quick
-    file, folder = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 
     @click.command(help=f"{suite.about}\n\nCtrl-C ends it early; the readings up to then are reported.")
     @click.option(
@@ -186,9 +160,7 @@ def command_of(suite: Suite) -> click.Command:
         type=float,
         help=f"Length of a window.  [default: {full.seconds:g}; --quick: {quick.seconds:g}]",
     )
-    @click.option("--json", "json_file", type=file, help="Write all readings to this file.")
-    @click.option("--html", "html_file", type=file, help="Write the report with plots to this file.")
-    @click.option("--home", type=folder, help="Directory for the brokers' data, on a disk with 30 GB free.")
+    @output_options("Directory for the brokers' data, on a disk with 30 GB free.")
     @click.option(
         "--list",
         is_flag=True,

@@ -146,7 +146,7 @@ class Runner:
         try:
             candidate.start()
         except Exception as error:
-            self._leave_out(candidate, f"does not start: {_one_line(error)}")
+            self._leave_out(candidate, f"does not start: {one_line(error)}")
 
     def _leave_out(self, candidate: Candidate, why: str) -> None:
         self._candidates.remove(candidate)
@@ -183,12 +183,12 @@ class Runner:
             with _time_limit(_CELL_LIMIT_S):
                 reading = _done(row, run)
         except Exception as error:
-            self._note(f"{row.key}, {candidate.key}, round {number}: {_one_line(error)}")
+            self._note(f"{row.key}, {candidate.key}, round {number}: {one_line(error)}")
             reading = None
         try:
             run.clean_up()
         except Exception as error:
-            self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {_one_line(error)}")
+            self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {one_line(error)}")
         shutil.rmtree(home)
         if reading is not None:
             self._say(
@@ -253,6 +253,7 @@ def _shown(reading: Mapping[str, float]) -> str:
     )
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """For a note."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:_ERROR_CHARACTERS]}"
