@@ -9,9 +9,11 @@ loaded in the same way.
     kbroker.authorizer     a function that creates a kbroker.security.spi.Authorizer
 
 A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else.
-importlib.metadata, with email and zipfile behind it, is imported only where its files do not name
-one object: that saves a start a tenth of its time. This module is below the SPIs that plugins implement, hence the `Any`: callers state the type that they
-expect. It must not know what a plugin does.
+importlib.metadata, which imports email and zipfile, is imported only where the files of the
+installed packages do not name one object: a start saves a tenth of its time.
+
+This module is below the SPIs that plugins implement, hence the `Any`: callers state the type that
+they expect. It must not know what a plugin does.
 """
 
 from __future__ import annotations
