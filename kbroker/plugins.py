@@ -8,20 +8,27 @@ loaded in the same way.
     kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
     kbroker.authorizer     a function that creates a kbroker.security.spi.Authorizer
 
-A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else. This
-module is below the SPIs that plugins implement, hence the `Any`: callers state the type that they
-expect. It must not know what a plugin does.
+A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else.
+importlib.metadata, which imports email and zipfile, is imported only where the files of the
+installed packages do not name one object: a start saves a tenth of its time.
+
+This module is below the SPIs that plugins implement, hence the `Any`: callers state the type that
+they expect. It must not know what a plugin does.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import Any, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.errors import OperatorError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 T = TypeVar("T")
 
@@ -109,31 +116,80 @@ def how_to_install(group: str, name: str) -> str | None:
 def load(group: str, name: str) -> Any:  # noqa: ANN401
     """Import the object of the entry point `name` of `group`. OperatorError if it is not installed,
     which names the distribution of kbroker's own that has it, or if it cannot be imported."""
-    found = [each for each in _installed(tuple(sys.path), group) if each.name == name]
-    noun = _NOUNS.get(group, group)
-    if advice := how_to_install(group, name):
-        raise OperatorError(f"{noun} {name!r} is not installed: {advice}")
-    if not found:
-        raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
-    distributions = sorted({_distribution(each) for each in found})
-    if len({each.value for each in found}) > 1:
-        raise OperatorError(
-            f"{noun} {name!r} is offered by {' and by '.join(distributions)}: uninstall all but one"
-        )
+    targets = _targets(tuple(sys.path)).get((group, name), set())
+    target = next(iter(targets)) if len(targets) == 1 else _checked_target(group, name)
     try:
-        return found[0].load()
+        return resolve_name(target)
     except Exception as error:  # A plugin's module may raise anything when it is imported.
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise OperatorError(
-            f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it"
+            f"{_NOUNS.get(group, group)} {name!r} of {_distributions(group, name)[0]} cannot be loaded "
+            f"({text}): repair or uninstall it"
         ) from error
+
+
+def _checked_target(group: str, name: str) -> str:
+    """The object that the only entry point `name` names. OperatorError if none or several do."""
+    noun = _NOUNS.get(group, group)
+    if advice := how_to_install(group, name):
+        raise OperatorError(f"{noun} {name!r} is not installed: {advice}")
+    found = [each for each in _installed(tuple(sys.path), group) if each.name == name]
+    if not found:
+        raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
+    if len({each.value for each in found}) > 1:
+        raise OperatorError(
+            f"{noun} {name!r} is offered by {' and by '.join(_distributions(group, name))}: "
+            "uninstall all but one"
+        )
+    return f"{found[0].module}:{found[0].attr}"
+
+
+@lru_cache(maxsize=1)
+def _targets(path: tuple[str, ...]) -> Mapping[tuple[str, str], set[str]]:
+    """By group and name, what the entry points in directories of the import path name. Those in zip
+    files, and those with extras, are left to importlib.metadata."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for directory in path:
+        try:
+            packages = os.listdir(directory or ".")
+        except OSError:
+            continue
+        for package in packages:
+            if package.endswith((".dist-info", ".egg-info")):
+                for group, name, target in _written(os.path.join(directory, package, "entry_points.txt")):
+                    found.setdefault((group, name), set()).add(target)
+    return found
+
+
+def _written(file: str) -> Iterable[tuple[str, str, str]]:
+    """Group, name and target of each of kbroker's entry points in the file, if there is one."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            lines = opened.readlines()
+    except (OSError, ValueError):
+        return
+    group = ""
+    for line in map(str.strip, lines):
+        name, equals, target = line.partition("=")
+        if line.startswith("["):
+            group = line.strip("[]")
+        elif equals and group in _NOUNS and "[" not in target:
+            yield group, name.strip(), target.strip()
 
 
 @lru_cache(maxsize=len(_NOUNS))
 def _installed(_path: tuple[str, ...], group: str) -> EntryPoints:
     """The entry points of the group on the import path. They are remembered, since a look-up reads
     the metadata of every installed package."""
+    from importlib.metadata import entry_points
+
     return entry_points(group=group)
+
+
+def _distributions(group: str, name: str) -> Sequence[str]:
+    """Those that offer the name, sorted."""
+    offered = {_distribution(each) for each in _installed(tuple(sys.path), group) if each.name == name}
+    return sorted(offered)
 
 
 def _distribution(entry_point: EntryPoint) -> str:

@@ -12,7 +12,6 @@ whether or not it exists).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from kbroker.api.authorization import allows_on_topic, check_group, refusal
 from kbroker.api.request import Request
@@ -40,7 +39,7 @@ async def handle(request: Request) -> OffsetsReply:
     if not denied or reply.error_code:
         return reply
     refused = tuple(_refused(name, offsets) for name, offsets in wanted.items() if name in denied)
-    return replace(reply, responses=(*reply.responses, *refused))
+    return reply._replace(responses=(*reply.responses, *refused))
 
 
 def _refused(name: str, partitions: Iterable[int]) -> TopicDone:

@@ -10,8 +10,6 @@ whether or not it exists).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kbroker.api.authorization import allows_on_topic, check_group, refusal
 from kbroker.api.request import Request
 from kbroker.errors import KafkaError
@@ -34,7 +32,7 @@ async def handle(request: Request) -> OffsetsReply:
         reply = await request.broker.share_group_service.delete_offsets(group_id, allowed)
     if not denied or reply.error_code:
         return reply
-    return replace(reply, responses=(*reply.responses, *map(_refused, denied)))
+    return reply._replace(responses=(*reply.responses, *map(_refused, denied)))
 
 
 def _refused(name: str) -> TopicDone:

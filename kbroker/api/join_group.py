@@ -9,8 +9,6 @@ With an authorizer the group needs READ (30).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kbroker.api.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.messages import JoinReply, JoinRequest, Protocol
@@ -40,7 +38,7 @@ async def handle(request: Request) -> JoinReply:
 
 def _in_version(version: int, reply: JoinReply) -> JoinReply:
     if version < _NULL_PROTOCOL_FROM and reply.protocol_name is None:
-        return replace(reply, protocol_name="")
+        return reply._replace(protocol_name="")
     return reply
 
 

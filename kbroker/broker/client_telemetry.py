@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 from zlib import crc32
 
@@ -41,8 +41,7 @@ class _Client:
     told: ErrorCode = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTelemetryStatistics:
+class ClientTelemetryStatistics(NamedTuple):
     """`clients`: those that are remembered."""
 
     clients: int

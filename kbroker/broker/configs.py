@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -67,8 +67,7 @@ OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s applies"
 TOO_SHORT = "group %s: members would be removed between two heartbeats: %s"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigsStatistics:
+class ConfigsStatistics(NamedTuple):
     """The number of groups with settings of their own, and of broker settings that clients have
     altered."""
 

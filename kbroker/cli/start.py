@@ -169,6 +169,9 @@ def start(
     --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
     overrides the file. `kbroker docs settings` lists the settings.
     """
+    from kbroker.process import collect_seldom
+
+    collect_seldom()
     check_environment(context)
     from kbroker.broker.options import StartOptions
     from kbroker.cli.logging_setup import set_up_logging

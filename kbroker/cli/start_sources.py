@@ -12,7 +12,6 @@ reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP are the addresses for clients.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -185,6 +184,8 @@ def check_environment(context: click.Context) -> None:
     known = [str(each.envvar) for each in context.command.params if isinstance(each, StartOption)]
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known:
+            import difflib
+
             close = difflib.get_close_matches(
                 name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
             )

@@ -7,7 +7,6 @@ group (`describe`).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -98,6 +97,8 @@ def similar(wrong: str, names: Sequence[str]) -> list[str]:
         return others
     if len(word) >= _SHORTEST_PART and (longer := [name for name in names if name.startswith(word)]):
         return longer
+    import difflib
+
     if close := difflib.get_close_matches(word, names):
         return close
     parts = [part for part in word.split("-") if len(part) >= _SHORTEST_PART]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 _UNITS_WRITTEN = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _UNITS_READ = {"w": 7 * _UNITS_WRITTEN["d"], **_UNITS_WRITTEN}
@@ -21,6 +20,8 @@ def parse_span(text: str) -> int:
     if not _SPAN.fullmatch(content):
         no_unit = " has no unit:" if content.replace(".", "", 1).isdigit() else " is not a duration:"
         raise ValueError(f"{text!r}{no_unit} write 500ms, 30s, 10m, 1h or 30d")
+    from decimal import Decimal
+
     return round(sum(Decimal(number) * _UNITS_READ[unit] for number, unit in _SPAN_PART.findall(content)))
 
 

@@ -31,11 +31,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
 from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 
 from .compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, Inflated, compress, inflate
+from .crc import crc32c
 from .makers import maker
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

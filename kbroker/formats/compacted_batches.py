@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
 from kio.serial.errors import BufferUnderflow
 
 from kbroker.formats.batches import (
@@ -33,6 +32,7 @@ from kbroker.formats.batches import (
     varlong,
 )
 from kbroker.formats.compression import Codec, CorruptPayload, compress
+from kbroker.formats.crc import crc32c
 
 DELETE_HORIZON = 0x40
 """The attribute of batches whose base timestamp is a delete horizon."""

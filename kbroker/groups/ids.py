@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -18,8 +17,7 @@ SHARE: Final = "share"
 """Group types as ListGroups names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(NamedTuple):
     """A row of ListGroups."""
 
     group_id: str
@@ -28,8 +26,7 @@ class ListedGroup:
     group_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupIdsStatistics:
+class GroupIdsStatistics(NamedTuple):
     groups_by_type: Mapping[str, int]
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from kbroker.formats.group_records import AnyGroupOffset
@@ -34,8 +34,7 @@ class Ticket:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The reply to a request that waited. Its client may have hung up meanwhile."""
 
     ticket: Ticket
@@ -82,16 +81,14 @@ class EndPending:
     superseded: tuple[tuple[int, str, OffsetOf], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationSaved:
+class GenerationSaved(NamedTuple):
     """The assignments that the leader of a classic group gave to its members are saved."""
 
     group_id: str
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class InitializeSharePartitions:
+class InitializeSharePartitions(NamedTuple):
     """Call Persister.initialize with this, then pass the results to `initialized`, or to
     `offsets_altered` if `alter_offsets` returned this effect."""
 
@@ -99,8 +96,7 @@ class InitializeSharePartitions:
     requests: tuple[InitializeRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteShareState:
+class DeleteShareState(NamedTuple):
     """Call Persister.delete with this, then pass the results to `deleted`, or to `offsets_deleted`
     if `delete_offsets` returned this effect."""
 

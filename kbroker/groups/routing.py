@@ -21,8 +21,8 @@ know how a protocol works.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -57,8 +57,7 @@ _GROUP_NOT_FOUND_FROM = 9
 _RECORD_TYPES = CONSUMER_RECORD_TYPES | {RecordType.CLASSIC_GROUP_METADATA}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsStatistics:
+class GroupsStatistics(NamedTuple):
     classic: ClassicGroupsStatistics
     consumer: ConsumerGroupsStatistics
     offsets: OffsetsStatistics

@@ -9,7 +9,6 @@ them in settings/broker.py, settings/topic.py and settings/group.py; other packa
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
@@ -293,6 +292,8 @@ def _instead(scope: Scope, name: str) -> str:
         return f". It is a setting of a {others[0]}"
     if len(name) > _LONGEST_TYPO:
         return ""
+    import difflib
+
     close = difflib.get_close_matches(
         name, [each.name for each in CONFIGS[scope].values() if not each.hidden], n=2
     )

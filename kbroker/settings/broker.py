@@ -12,7 +12,6 @@ use: `config["num.partitions"]`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -469,6 +468,8 @@ def _fault(setting: GivenSetting, also: Collection[str]) -> str | None:
     if name not in BROKER_CONFIGS and parse_name(name, BROKER_CONFIGS) is None:
         if advice := instead(name):
             return f"{name}: {advice}"
+        import difflib
+
         close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], cutoff=_CLOSE)
         hint = f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all"
         return f"unknown setting {name!r}; {hint}"

@@ -182,8 +182,7 @@ class AcknowledgePlan(NamedTuple):
     is_final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ShareSessionsStatistics:
+class ShareSessionsStatistics(NamedTuple):
     """`evictions`: sessions that ended with their connection. `refused`: requests that found the
     table full."""
 

@@ -8,8 +8,8 @@ decisions, and encoded for it. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
@@ -37,8 +37,7 @@ BATCHES_PER_SNAPSHOT: Final = 2000
 fewer in all of its updates."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShareStateStatistics:
+class ShareStateStatistics(NamedTuple):
     """- `loaded`: share-partitions in memory.
     - `unsaved`: decisions neither confirmed nor failed.
     - Since the start: `loads` from the store, `updates` and `snapshots` decided. `cold_snapshots`

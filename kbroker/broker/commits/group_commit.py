@@ -35,7 +35,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -76,8 +75,7 @@ class QueuedOperation(NamedTuple):
     ended: Callable[[outcome.Outcome[Any]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCommitStatistics:
+class GroupCommitStatistics(NamedTuple):
     """Counted since the broker started. `failed`: the error that stopped all further writes."""
 
     groups: int

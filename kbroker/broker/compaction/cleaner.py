@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -49,8 +48,7 @@ _NO_ROOM_WAIT_S: Final = 600.0
 may have become less."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogCleanerStatistics:
+class LogCleanerStatistics(NamedTuple):
     """Counted since the start, except `uncleanable` (logs that cannot be cleaned) and `dirty_ratio`
     (the highest part of new bytes of a log, when the cleaner last looked). `passes` have ended;
     `read_bytes` is also that of others."""
@@ -106,7 +104,7 @@ class LogCleaner:
         self._counts = LogCleanerStatistics()
 
     def statistics(self) -> LogCleanerStatistics:
-        return replace(self._counts, uncleanable=len(self._uncleanable))
+        return self._counts._replace(uncleanable=len(self._uncleanable))
 
     async def run(self) -> None:
         while True:
@@ -161,7 +159,7 @@ class LogCleaner:
                     may_begin = done.get(partition, 0.0) <= now_s and not self._has_no_room(partition)
                     if may_begin and found.is_due(settings, now_ms):
                         due.append(_Candidate(partition, found, settings))
-        self._counts = replace(self._counts, dirty_ratio=ratio)
+        self._counts = self._counts._replace(dirty_ratio=ratio)
         return max(due, key=lambda each: each.cleanable.dirty_ratio, default=None)
 
     async def _cleanable(
@@ -224,7 +222,7 @@ class LogCleaner:
             self._disk_floor.look()  # What the pass had written is gone.
             raise
         finally:
-            self._counts = replace(self._counts, read_bytes=self._counts.read_bytes + one.read_bytes)
+            self._counts = self._counts._replace(read_bytes=self._counts.read_bytes + one.read_bytes)
         self._no_room.pop(partition, None)
         self._waiting.discard(partition)
         return result
@@ -253,8 +251,7 @@ class LogCleaner:
 
     def _report(self, partition: Partition, result: PassResult) -> None:
         counts = self._counts
-        self._counts = replace(
-            counts,
+        self._counts = counts._replace(
             passes=counts.passes + 1,
             removed_bytes=counts.removed_bytes + result.bytes_before - result.bytes_after,
             removed_records=counts.removed_records + result.removed_records,

@@ -11,7 +11,6 @@ A pass that is cut off at any point has done no harm: the next one begins again 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple, TypeVar
@@ -56,8 +55,7 @@ class PassResult(NamedTuple):
     rewritten_segments: int
 
 
-@dataclass(frozen=True, slots=True)
-class PassLimits:
+class PassLimits(NamedTuple):
     """- `map_bytes`: memory for the offset map
     - `bytes_per_second`: what a pass reads, at most
     - `check_room`: raises NoSpace if a pass must write no more"""

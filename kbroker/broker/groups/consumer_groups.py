@@ -7,8 +7,8 @@ ends, as in Kafka; the late answer is dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -22,8 +22,7 @@ from kbroker.groups.routing import Groups, GroupsStatistics
 from kbroker.storage.spi import StateStore
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupServiceStatistics:
+class ConsumerGroupServiceStatistics(NamedTuple):
     """`waiting`: requests that wait for other members."""
 
     groups: GroupsStatistics

@@ -16,9 +16,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -69,8 +68,7 @@ _NO_LEADER_EPOCH = -1
 _MISCOUNTS_EVERY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupServiceStatistics:
+class ShareGroupServiceStatistics(NamedTuple):
     """`initializations`: decided, but not answered by the persister yet; `in_administration`:
     groups that are being deleted, or whose offsets are being altered or deleted."""
 
@@ -245,7 +243,7 @@ class ShareGroupService:
                 )
                 yield found or row
 
-        return [replace(topic, partitions=tuple(filled(topic))) for topic in topics]
+        return [topic._replace(partitions=tuple(filled(topic))) for topic in topics]
 
     def _described(self, group_id: str, summary: SummaryResult) -> PartitionOffset:
         partition = self._topics.partition(*summary.partition)
@@ -300,7 +298,7 @@ class ShareGroupService:
             requests = tuple(
                 each for request in effect.requests for each in begin_anew(self._with_log_epoch(request))
             )
-            results = await self._initialized_by_persister(replace(effect, requests=requests))
+            results = await self._initialized_by_persister(effect._replace(requests=requests))
             # A share-partition loaded before the persister was done has the old state.
             self._share_partitions.forget(group_id, partitions)
             altered = self.coordinator.offsets_altered(

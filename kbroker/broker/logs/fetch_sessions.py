@@ -16,8 +16,7 @@ import random
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kbroker.broker.logs.partition import Partition
@@ -153,8 +152,7 @@ class FetchSession:
         return due
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSessionsStatistics:
+class FetchSessionsStatistics(NamedTuple):
     sessions: int
     partitions: int
     evictions: int

@@ -8,11 +8,8 @@ opened by check_times() in a thread (append_queues.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import (
@@ -28,6 +25,7 @@ from kbroker.formats.batches import (
     records_payload,
 )
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
+from kbroker.formats.crc import crc32c
 from kbroker.formats.turns import Turn
 from kbroker.settings.definition import ARRAY_MAX
 
@@ -41,8 +39,7 @@ _LAST_CODEC = int(Codec.ZSTD)
 UNLIMITED_MS = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRules:
+class BatchRules(NamedTuple):
     """The topic configs that decide whether a batch is accepted."""
 
     max_message_bytes: int = 1_048_588

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -30,8 +30,7 @@ _AT_ONCE = 8
 commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateHousekeepingStatistics:
+class StateHousekeepingStatistics(NamedTuple):
     rounds: int
     failures: int
 

@@ -14,8 +14,8 @@ generation is in the decided state before any record is stored under it.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import trio
 
@@ -35,8 +35,7 @@ share-partitions."""
 _REST_S = 0.002
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedCleanerStatistics:
+class ParkedCleanerStatistics(NamedTuple):
     """`removed`: number of removed keys. `generations`: number of removed generations. `failures`:
     rounds that ended early."""
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import trio
 
@@ -53,8 +53,7 @@ _CLOCK_STEP_MS = 100
 """A smaller step of the wall clock makes scheduled records at most so late."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharePartitionsStatistics:
+class SharePartitionsStatistics(NamedTuple):
     share_partitions: int
     sessions: int
     in_flight: int

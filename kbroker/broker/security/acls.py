@@ -13,9 +13,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import trio
@@ -50,8 +49,7 @@ _LOG_INTERVAL_S = 60.0
 _ACLS_A_TURN: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class AclsStatistics:
+class AclsStatistics(NamedTuple):
     """`acls`: entries; `principals`: with a connection, one for each address."""
 
     acls: int

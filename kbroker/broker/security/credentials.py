@@ -16,7 +16,6 @@ import hmac
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -51,8 +50,7 @@ class _Look(NamedTuple):
     is_alphanumeric: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialsStatistics:
+class CredentialsStatistics(NamedTuple):
     users: int
     credentials: int
 

@@ -7,8 +7,7 @@ queue is shared between addresses (fair_queue.py).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -28,8 +27,7 @@ class TooManyDerivations(Exception):
     """The log-in is refused: the client may try again later."""
 
 
-@dataclass(frozen=True, slots=True)
-class DerivationsStatistics:
+class DerivationsStatistics(NamedTuple):
     """`waiting`: including those that run."""
 
     waiting: int

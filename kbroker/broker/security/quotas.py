@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ from kbroker.storage.spi import Change, StateStore
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotasStatistics:
+class QuotasStatistics(NamedTuple):
     """`entities`: with a quota. `rates`: of clients that were active lately; `addresses`: those
     that have connected lately."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kbroker.broker.security.credentials import Credentials, CredentialsStatistics
 from kbroker.broker.security.derivations import Derivations, DerivationsStatistics
@@ -23,8 +22,7 @@ End: TypeAlias = Callable[[bool], None]
 not wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionsStatistics:
+class SessionsStatistics(NamedTuple):
     sessions: int
     principals: int
 
@@ -64,8 +62,7 @@ class Sessions:
         return len(found)
 
 
-@dataclass(frozen=True, slots=True)
-class SecurityStatistics:
+class SecurityStatistics(NamedTuple):
     credentials: CredentialsStatistics
     sessions: SessionsStatistics
     derivations: DerivationsStatistics

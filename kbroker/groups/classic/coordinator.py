@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ClassicGroupMetadata
@@ -55,8 +55,7 @@ _CLIENT_ID_BYTES = 100
 """The part of a client or instance id that goes into a member id."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicGroupsStatistics:
+class ClassicGroupsStatistics(NamedTuple):
     """`groups` by state. `pending_members`: member ids that clients got but have not joined with.
     `rebalances`: generations that became stable since the start."""
 
@@ -493,7 +492,7 @@ def _static_reply(group: ClassicGroup, member_id: str, old_leader: str, *, can_s
     """Nothing changes for the other members. A leader that returns must not make a new assignment:
     the reply says so or, in versions without that field, names another leader."""
     reply = group.join_reply(member_id, skip_assignment=can_skip and group.leader == member_id)
-    return reply if can_skip else replace(reply, leader=old_leader, members=())
+    return reply if can_skip else reply._replace(leader=old_leader, members=())
 
 
 def _said(reason: str | None) -> str:

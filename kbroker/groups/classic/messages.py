@@ -7,7 +7,6 @@ and authorized operations itself. Times are milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -20,8 +19,7 @@ NO_GENERATION: Final = -1
 # --- requests, settings ---
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicGroupSettings:
+class ClassicGroupSettings(NamedTuple):
     """group.* of the broker. `initial_rebalance_delay_ms`: how long a group that was empty waits
     for more members."""
 
@@ -38,8 +36,7 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(NamedTuple):
     """JoinGroup. `takes_member_id`: a member without an id first gets one to join with (KIP-394,
     from v4). `can_skip_assignment`: the reply may ask a leader to keep the assignment (KIP-814,
     from v9)."""
@@ -58,8 +55,7 @@ class JoinRequest:
     can_skip_assignment: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments`: the leader's,
     by member id."""
 
@@ -72,16 +68,14 @@ class SyncRequest:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(NamedTuple):
     group_id: str
     member_id: str
     instance_id: str | None
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
+class Leaving(NamedTuple):
     """A member to remove. An administrator may name a static member by its instance id alone."""
 
     member_id: str
@@ -89,8 +83,7 @@ class Leaving:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveRequest:
+class LeaveRequest(NamedTuple):
     group_id: str
     members: tuple[Leaving, ...]
 
@@ -104,8 +97,7 @@ def check_group_id(group_id: str) -> None:
 # --- replies ---
 
 
-@dataclass(frozen=True, slots=True)
-class JoinMember:
+class JoinMember(NamedTuple):
     """A member in the leader's JoinGroup reply. `metadata`: for the group's protocol."""
 
     member_id: str
@@ -113,8 +105,7 @@ class JoinMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinReply:
+class JoinReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
@@ -125,28 +116,24 @@ class JoinReply:
     members: tuple[JoinMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncReply:
+class SyncReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveRow:
+class LeaveRow(NamedTuple):
     member_id: str
     group_instance_id: str | None
     error_code: ErrorCode = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveReply:
+class LeaveReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     members: tuple[LeaveRow, ...] = ()
 
@@ -161,8 +148,7 @@ class LeaveReply:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedClassicMember:
+class DescribedClassicMember(NamedTuple):
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -171,8 +157,7 @@ class DescribedClassicMember:
     member_assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedClassicGroup:
+class DescribedClassicGroup(NamedTuple):
     """A row of DescribeGroups; the defaults are for a group that does not exist."""
 
     group_id: str

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -123,7 +122,7 @@ class Rebalances:
         self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
         self.answer_sync(group, old_id, SyncReply(fenced), records)
         self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, old_id))
-        member = replace(group.members[old_id].joining_again(request), member_id=new_id, is_new=False)
+        member = group.members[old_id].joining_again(request)._replace(member_id=new_id, is_new=False)
         group.replace_static(old_id, member)
         self.start_session(group, member, now_ms)
 
@@ -197,7 +196,7 @@ class Rebalances:
             return
         group.move(ClassicEvent.JOINED, now_ms)
         for member in tuple(group.members.values()):
-            known = replace(member, is_new=False) if member.is_new else member
+            known = member._replace(is_new=False) if member.is_new else member
             group.members[member.member_id] = known
             self.start_session(group, known, now_ms)
             self.answer_join(group, member.member_id, group.join_reply(member.member_id), records)
@@ -215,8 +214,8 @@ class Rebalances:
         if group.saving is None or group.generation != generation:
             return  # A member came or went meanwhile: another generation follows.
         for member in tuple(group.members.values()):
-            group.members[member.member_id] = replace(
-                member, assignment=group.saving.get(member.member_id, b"")
+            group.members[member.member_id] = member._replace(
+                assignment=group.saving.get(member.member_id, b"")
             )
         group.saving = None
         group.move(ClassicEvent.SAVED, now_ms)
@@ -237,7 +236,7 @@ class Rebalances:
     ) -> None:
         if group.state is GroupState.COMPLETING:
             for member in tuple(group.members.values()):
-                group.members[member.member_id] = replace(member, assignment=b"")
+                group.members[member.member_id] = member._replace(assignment=b"")
             self._answer_syncs(group, code, records, now_ms)
         group.saving = None
         group.unsynced.clear()

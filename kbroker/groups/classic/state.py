@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ClassicGroupMember, ClassicGroupMetadata
@@ -64,8 +64,7 @@ TRANSITIONS: Final[dict[tuple[GroupState, ClassicEvent], GroupState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicMember:
+class ClassicMember(NamedTuple):
     """`is_new`: it has not learned a generation yet, so it sends no heartbeats."""
 
     member_id: str
@@ -93,8 +92,7 @@ class ClassicMember:
 
     def joining_again(self, request: JoinRequest) -> ClassicMember:
         """The member with the request's protocols and timeouts. Client id and host stay."""
-        return replace(
-            self,
+        return self._replace(
             protocols=request.protocols,
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=request.rebalance_timeout_ms,

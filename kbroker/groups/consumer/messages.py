@@ -9,9 +9,8 @@ protocol.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
@@ -47,8 +46,7 @@ class MigrationPolicy(StrEnum):
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupSettings:
+class ConsumerGroupSettings(NamedTuple):
     """The settings that apply to a group: its own consumer.*, otherwise the broker's
     group.consumer.*. `classic_max_size`: group.max.size, for groups that become classic."""
 
@@ -66,8 +64,7 @@ class IterableTopicsView(share_group_api.TopicsView, Protocol):
     def __iter__(self) -> Iterator[TopicView]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(NamedTuple):
     """ConsumerGroupHeartbeat. None, or -1 in `rebalance_timeout_ms`: unchanged.
 
     - `member_epoch`: 0 joins, -1 leaves, -2 leaves for a while
@@ -96,8 +93,7 @@ class ConsumerGroupHeartbeatRequest:
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerMember:
+class DescribedConsumerMember(NamedTuple):
     """`assignment` includes partitions that the member must still give up. `member_type`: 0 for the
     classic protocol, 1 for the new one."""
 
@@ -114,8 +110,7 @@ class DescribedConsumerMember:
     member_type: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(NamedTuple):
     """A row of ConsumerGroupDescribe."""
 
     group_id: str
@@ -128,8 +123,7 @@ class DescribedConsumerGroup:
     members: tuple[DescribedConsumerMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupsStatistics:
+class ConsumerGroupsStatistics(NamedTuple):
     """`groups`: by state; `classic_members`: those of `members` that use the classic protocol;
     `rebalances`: new group epochs since the start."""
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -65,8 +65,7 @@ class OffsetRetention(NamedTuple):
     is_subscribed: Callable[[UUID], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsStatistics:
+class OffsetsStatistics(NamedTuple):
     """`groups` with offsets, and `offsets` of all of them. Saved since the start, in offsets:
     `commits`, `expired`, and `deleted` (by OffsetDelete, or with their group or topic)."""
 

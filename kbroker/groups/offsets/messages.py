@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbroker.errors import ErrorCode
 from kbroker.groups.outcome import OffsetOf
@@ -15,16 +16,14 @@ from kbroker.groups.outcome import OffsetOf
 NO_GENERATION = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsSettings:
+class OffsetsSettings(NamedTuple):
     """Broker settings: offsets.retention.minutes and offset.metadata.max.bytes."""
 
     retention_ms: int = 7 * 24 * 3_600_000
     metadata_max_bytes: int = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """One offset of an OffsetCommit. `leader_epoch` -1: not stated."""
 
     offset: int
@@ -32,8 +31,7 @@ class Commit:
     metadata: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(NamedTuple):
     """OffsetCommit and TxnOffsetCommit.
 
     - `generation`: of a classic group, or the member epoch. If -1 and there is no member id, the

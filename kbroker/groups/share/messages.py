@@ -8,9 +8,8 @@ field by field. It adds throttling and authorized operations itself.
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -22,8 +21,7 @@ LEAVE_EPOCH: Final = -1
 # --- requests, settings, topics ---
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupHeartbeatRequest:
+class ShareGroupHeartbeatRequest(NamedTuple):
     """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` or
     `subscribed_topic_names`: unchanged."""
 
@@ -36,8 +34,7 @@ class ShareGroupHeartbeatRequest:
     client_host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupSettings:
+class ShareGroupSettings(NamedTuple):
     """The settings that apply to a group, with times in milliseconds: its own share.*, otherwise
     the broker's group.share.*. `assignor` is a name in ASSIGNORS (assignors/share.py)."""
 
@@ -72,19 +69,16 @@ class TopicsView(Protocol):
 # --- replies ---
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPartitions:
+class TopicPartitions(NamedTuple):
     topic_id: UUID
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHeartbeatReply:
+class GroupHeartbeatReply(NamedTuple):
     """The reply to ShareGroupHeartbeat and ConsumerGroupHeartbeat. `assignment` None: unchanged. A
     refusal has all the defaults."""
 
@@ -100,20 +94,17 @@ class GroupHeartbeatReply:
         return cls(error.code, error.message)
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(NamedTuple):
     topic_id: UUID
     topic_name: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedAssignment:
+class DescribedAssignment(NamedTuple):
     topic_partitions: tuple[DescribedTopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedShareMember:
+class DescribedShareMember(NamedTuple):
     member_id: str
     rack_id: str | None
     member_epoch: int
@@ -123,8 +114,7 @@ class DescribedShareMember:
     assignment: DescribedAssignment
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedShareGroup:
+class DescribedShareGroup(NamedTuple):
     """A row of ShareGroupDescribe."""
 
     group_id: str
@@ -137,8 +127,7 @@ class DescribedShareGroup:
     members: tuple[DescribedShareMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOffset:
+class PartitionOffset(NamedTuple):
     """A partition in DescribeShareGroupOffsets; the defaults are for a share-partition without
     state. `first_open`, for metrics only: the first offset that is part of the lag."""
 
@@ -151,8 +140,7 @@ class PartitionOffset:
     first_open: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class TopicOffsets:
+class TopicOffsets(NamedTuple):
     """A topic in DescribeShareGroupOffsets; without an id if it does not exist."""
 
     topic_name: str
@@ -160,8 +148,7 @@ class TopicOffsets:
     partitions: tuple[PartitionOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionDone:
+class PartitionDone(NamedTuple):
     """A partition in AlterShareGroupOffsets."""
 
     partition_index: int
@@ -169,8 +156,7 @@ class PartitionDone:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDone:
+class TopicDone(NamedTuple):
     """A topic in AlterShareGroupOffsets (with partitions) or DeleteShareGroupOffsets (with an
     error)."""
 
@@ -181,8 +167,7 @@ class TopicDone:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsReply:
+class OffsetsReply(NamedTuple):
     """AlterShareGroupOffsets and DeleteShareGroupOffsets."""
 
     error_code: ErrorCode = ErrorCode.none
@@ -194,8 +179,7 @@ class OffsetsReply:
         return cls(error.code, error.message)
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupStatistics:
+class ShareGroupStatistics(NamedTuple):
     """`initializing`: share-partitions whose initialisation the persister has not answered;
     `rebalances`: since the start."""
 

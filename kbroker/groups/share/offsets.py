@@ -14,7 +14,6 @@ rows are unaffected. A negative partition number refuses the whole request, as i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -104,13 +103,13 @@ def described(
         # If the last consumer stopped, its last write may have finished the records at the start
         # offset that it saved.
         first_open = stands_from(summary.start_offset).first_open
-    return replace(row, lag=left.lag, first_open=first_open)
+    return row._replace(lag=left.lag, first_open=first_open)
 
 
 def described_with_parked(row: PartitionOffset, parked: ParkedLeft) -> PartitionOffset:
     """Add parked records to a row that `described` returned; see lag.py."""
     left = with_parked(Left(row.lag, row.first_open), parked, is_known=row.first_open != UNKNOWN)
-    return replace(row, lag=left.lag, first_open=left.first_open)
+    return row._replace(lag=left.lag, first_open=left.first_open)
 
 
 # --- alter ---
@@ -190,10 +189,9 @@ def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
 def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
     """The reply with the persister's results. The last result for a share-partition decides."""
     codes = {result.partition: result for result in results}
-    return replace(
-        reply,
+    return reply._replace(
         responses=tuple(
-            replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses
+            topic._replace(partitions=tuple(_altered(topic, codes))) for topic in reply.responses
         ),
     )
 
@@ -205,7 +203,7 @@ def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iter
             if topic.topic_id is not None
             else None
         )
-        yield row if result is None else replace(row, error_code=result.code, error_message=result.message)
+        yield row if result is None else row._replace(error_code=result.code, error_message=result.message)
 
 
 # --- delete ---
@@ -264,6 +262,6 @@ def deleted(reply: OffsetsReply, results: Sequence[Result]) -> OffsetsReply:
     for row in reply.responses:
         error = failed.get(row.topic_id) if row.topic_id is not None else None
         rows.append(
-            row if error is None else replace(row, error_code=error.code, error_message=error.message)
+            row if error is None else row._replace(error_code=error.code, error_message=error.message)
         )
-    return replace(reply, responses=tuple(rows))
+    return reply._replace(responses=tuple(rows))

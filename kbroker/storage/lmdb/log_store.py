@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from crc32c import crc32c
-
 from kbroker.errors import NoSpace
+from kbroker.formats.crc import crc32c
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from kbroker.formats.crc import crc32c
 from kbroker.storage.files import Files
 from kbroker.storage.segment.index import INDEX_ROWS, SegmentIndex
 

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from kbroker.formats.batches import CRC_START, HEADER, HEADER_SIZE, LENGTH_END, MAGIC
+from kbroker.formats.crc import crc32c
 from kbroker.storage.files import Files
 
 DATA = "data.ninja"

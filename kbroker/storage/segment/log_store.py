@@ -29,10 +29,9 @@ import resource
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import NO_FILES, Files, make_directory
@@ -81,8 +80,7 @@ OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
 SYNC_METHODS = ("auto", "fdatasync", "syncfs")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentStoreStatistics:
+class SegmentStoreStatistics(NamedTuple):
     """The numbers of a store that become metrics."""
 
     logs: int

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.storage.files import Files
@@ -45,8 +45,7 @@ class _KnownLog:
     segments: dict[int, _Known] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentReaderStatistics:
+class SegmentReaderStatistics(NamedTuple):
     logs: int
     segments: int
     maps: int

@@ -42,9 +42,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from crc32c import crc32c
-
 from kbroker.errors import OperatorError
+from kbroker.formats.crc import crc32c
 from kbroker.storage.files import Files
 from kbroker.storage.segment.checkpoint import (
     Recorded,

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, ON_DISK_END
@@ -60,8 +61,7 @@ _LEAST_BESIDE_BYTES = 4 << 20
 _NAMESPACE_BYTES = len(ON_DISK)
 
 
-@dataclass(frozen=True, slots=True)
-class LogStateStatistics:
+class LogStateStatistics(NamedTuple):
     """Numbers of a store.
 
     - `log_bytes`: size of the log, of which `live_bytes` are live.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -282,7 +281,7 @@ async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
             epochs[member] = (await w.service.heartbeat(request)).member_epoch
         await trio.sleep(2)
         epochs["M1"] = (await w.heartbeat(epochs["M1"])).member_epoch
-        w.settings = replace(w.settings, assignor="all")
+        w.settings = w.settings._replace(assignor="all")
         w.commits.failure = NoSpace()
         w.service.settings_changed(GROUP)
         w.service.settings_changed(None)

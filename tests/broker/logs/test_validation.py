@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -273,7 +272,7 @@ def test_timestamps(codec: Codec) -> None:
     assert code_of(too_old, old) is ErrorCode.invalid_timestamp
     validate(too_old, BatchRules(timestamp_before_max_ms=1000, log_append_time=True), NOW_MS)
     # Without the key that it needs, the record is refused for that, by the check of the payload.
-    validate(too_old, replace(old, needs_keys=True), NOW_MS)
+    validate(too_old, old._replace(needs_keys=True), NOW_MS)
     validate(build_batch([Record(0, NO_TIMESTAMP, None, b"")], codec=codec), old, NOW_MS)
 
 

@@ -4,7 +4,6 @@ answers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from uuid import UUID
 
@@ -61,7 +60,7 @@ class World:
         self.groups.load(self.store.scan(GroupKey.namespace), now_ms=self.now_ms)
 
     def set(self, **settings: object) -> None:
-        self.settings = replace(self.settings, **settings)  # type: ignore[arg-type]
+        self.settings = self.settings._replace(**settings)  # type: ignore[arg-type]
 
     def new_id(self) -> str:
         return f"made-{next(self._ids)}"

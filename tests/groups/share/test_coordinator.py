@@ -3,7 +3,6 @@ restart, failed saves."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -490,7 +489,7 @@ def test_statistics(world: World) -> None:
 
 def choose(world: World, assignor: str) -> None:
     """Store the setting, and do nothing else."""
-    world.settings = replace(world.settings, assignor=assignor)
+    world.settings = world.settings._replace(assignor=assignor)
 
 
 def alter(world: World, assignor: str) -> bool:
@@ -534,7 +533,7 @@ def test_settings_that_say_nothing_of_the_assignor_change_nothing(world: World) 
     world.join("m1", "orders")
     before = list(world.store.scan(b""))
     assert not alter(world, "all"), "it joined with that"
-    world.settings = replace(world.settings, heartbeat_interval_ms=7_000)
+    world.settings = world.settings._replace(heartbeat_interval_ms=7_000)
     assert not world.coordinator.settings_changed("g", now_ms=world.now_ms, topics=world.topics).changes
     world.heartbeat("m1", -1)
     epoch = world.group_epoch()

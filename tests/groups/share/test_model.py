@@ -9,7 +9,6 @@ and then all members must have their partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -90,7 +89,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     def replayed(self, scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> ShareGroupCoordinator:
         coordinator = ShareGroupCoordinator(
-            lambda group_id: replace(self.settings, assignor=self.assignors[group_id])
+            lambda group_id: self.settings._replace(assignor=self.assignors[group_id])
         )
         coordinator.load(scan(GroupKey.namespace), now_ms=self.now_ms)
         return coordinator
