@@ -190,6 +190,7 @@ perf-rivals: .venv-run/.rivals
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
 	$(PY) -m tests.checks.metrics_doc
+	$(PY) -m tests.checks.cli_doc
 	$(PY) -m tests.checks.unserved_doc
 
 clean:
