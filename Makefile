@@ -129,7 +129,7 @@ spark-full: .venv-spark/.ready
 spark-demo: .venv-spark/.ready
 	.venv-spark/bin/kbroker-pipeline demo
 
-# Everything that ENGINE takes part in (an expression of pytest -k: see docs/durability.md).
+# Everything that ENGINE takes part in (an expression of pytest -k: see tests/README.md).
 crash: .venv/.ready
 	$(PYTEST) -m "full or not full" -k '$(ENGINE)' tests/crash
 

@@ -16,7 +16,15 @@ from kbroker.cli import exits
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md", "clients/*/*.md", "perf/*.md", "spark/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "plugins/*/*.md",
+        "clients/*/*.md",
+        "perf/*.md",
+        "spark/*.md",
+        "tests/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\[[^]]*]\((?!https?://|#)([^)#\s]+)")
