@@ -38,7 +38,6 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 GIVEN = {
-    "README.md": {"spark"},
     "docs/pipeline.md": {"spark"},
     "docs/python-client.md": {"bootstrap", "context", "deliver", "fetch", "password"},
 }
