@@ -135,7 +135,7 @@ spark-full: .venv-spark/.ready
 spark-demo: .venv-spark/.ready
 	.venv-spark/bin/kbroker-pipeline demo
 
-# Everything that ENGINE takes part in (an expression of pytest -k: see docs/durability.md).
+# Everything that ENGINE takes part in (an expression of pytest -k: see tests/README.md).
 crash: .venv/.ready
 	$(PYTEST) -m "full or not full" -k '$(ENGINE)' tests/crash
 
@@ -196,6 +196,7 @@ perf-rivals: .venv-run/.rivals
 docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
 	$(PY) -m tests.checks.metrics_doc
+	$(PY) -m tests.checks.cli_doc
 	$(PY) -m tests.checks.unserved_doc
 
 clean:

@@ -67,7 +67,7 @@ def configs() -> None:
 @configs.command()
 @resource_options
 @click.option("--all", "show_all", is_flag=True, help="Include configs that have their default value.")
-@json_option
+@json_option("An array of objects: name, value, source, read_only, default.")
 @bootstrap_option
 def describe(
     topic: str | None,
@@ -79,7 +79,9 @@ def describe(
 ) -> None:
     """Print configs, their values and where the values come from.
 
-    DEFAULT is the value that applies once the config is deleted.
+    Exactly one of --topic, --group and --broker is needed. The source is group, topic, dynamic
+    broker, dynamic cluster, static broker or default. DEFAULT is the value that applies once the
+    config is deleted; - if the broker does not report it.
 
     \b
     Examples:
@@ -123,6 +125,8 @@ def set_configs(
 ) -> None:
     """Set each CONFIG (NAME=VALUE), all or none.
 
+    Exactly one of --topic, --group and --broker is needed.
+
     \b
     Examples:
       kbroker configs set --group workers share.delivery.count.limit=3
@@ -146,6 +150,8 @@ def delete(
     """Reset each CONFIG to its default value, all or none.
 
     CONFIG is the name of a config that is set on this resource (see `kbroker configs describe`).
+    One that is not is refused, and nothing is deleted: a broker may have the value from --broker
+    "", a topic or a group from the broker.
 
     \b
     Examples:

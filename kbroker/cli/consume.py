@@ -50,13 +50,15 @@ class Start(click.ParamType["str | int"]):
 @click.option(
     "--group-protocol",
     type=click.Choice(["classic", "consumer"]),
-    help="Protocol of the member.  [default: classic]",
+    help="Protocol of the member; consumer: KIP-848, where the broker assigns partitions.  "
+    "[default: classic]",
 )
 @click.option(
     "--from",
     "start",
     type=Start(),
-    help="Where to begin in each partition.  [default: earliest; in a group latest]",
+    help="Where to begin in each partition; in a group only in those without a committed offset, "
+    "and no OFFSET.  [default: earliest; in a group latest]",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from earliest.")
 @click.option(
@@ -65,14 +67,23 @@ class Start(click.ParamType["str | int"]):
     "partitions",
     type=INDEX,
     multiple=True,
-    help="Read only this partition; may be repeated.",
+    help="Read only this partition; may be repeated; not with --group.",
 )
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option(
-    "--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]"
+    "--timeout-ms",
+    type=COUNT,
+    help="End when no record has arrived for this long, in a group from the assignment of "
+    "partitions on.  [default: wait forever]",
 )
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per record.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per record: topic, partition, offset, timestamp_ms, key, value, headers. "
+    "Bytes that are no UTF-8 come as key_base64 and value_base64.",
+)
 @bootstrap_option
 def consume(
     topic: tuple[str, ...],
@@ -90,14 +101,23 @@ def consume(
     """Print records of topics, from an offset onward or as a member of a group.
 
     Prints the records of each TOPIC, one per line, and waits for new ones. Without --group nothing
-    is committed or acknowledged. With --group the member reads its share of the partitions, resumes
-    at the committed offsets, and commits after printing. A TOPIC that begins with ^ is then a
-    regular expression.
+    is committed or acknowledged.
+
+    With --group the member reads its share of the partitions, resumes at the committed offsets, and
+    commits after printing: if it dies in between, records are printed twice, but none is lost. A
+    TOPIC that begins with ^ is then a regular expression, which also matches later topics. On
+    Ctrl-C, SIGTERM or the SIGHUP of a closed terminal it commits and leaves the group; the exit
+    code is 130 or 143. After a second signal it no longer waits for its output to be read, and does
+    not commit unread records.
+
+    Batches whose payload is several compressed frames, such as gzip members, are printed to their
+    end. librdkafka, the library of many clients, fetches such a batch again and again.
 
     \b
     Examples:
       kbroker consume orders --from latest
       kbroker consume orders returns --group billing --from-beginning
+      kbroker consume '^orders.*' --group billing --group-protocol consumer
     """
     if from_beginning and start is not None:
         raise click.UsageError("--from and --from-beginning exclude each other")

@@ -37,12 +37,12 @@ fits on one screen."""
 
 @click.command()
 @click.argument("page", required=False)
-@json_option
+@json_option("An array of objects: page, title. Without PAGE.")
 def docs(page: str | None, as_json: bool) -> None:
     """Read the documents: list the pages, or print one.
 
-    On a terminal PAGE is shown in a pager; otherwise it is printed as Markdown. `kbroker docs
-    settings | grep lock` finds a setting.
+    PAGE is a name or a file (docs/cli.md). On a terminal it is shown in a pager, that of PAGER;
+    otherwise it is printed as Markdown. `kbroker docs settings | grep lock` finds a setting.
 
     \b
     Examples:

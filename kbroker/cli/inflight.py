@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also show the members' ids, as `share-groups describe --members` does.",
 )
-@json_option
+@json_option("The broker's answer: one object, with --watch one per line.")
 @admin_option
 def inflight(
     group: str,

@@ -66,21 +66,28 @@ def exactly_one(options: Mapping[str, object]) -> None:
 def reset_options(function: F) -> F:
     """The options whose help is the same for both commands."""
     for option in (
-        click.option("--export", is_flag=True, help="Print the new offsets as lines for --from-file."),
+        click.option(
+            "--export",
+            is_flag=True,
+            help="Print the new offsets as lines TOPIC,PARTITION,OFFSET for --from-file; with several "
+            "groups each begins with GROUP. Not with --json.",
+        ),
         click.option("--execute", is_flag=True, help="Change the offsets."),
         click.option("--dry-run", is_flag=True, help="Print the new offsets and change nothing."),
         click.option(
             "--from-file",
             type=click.File(encoding="utf-8-sig"),
             metavar="FILE",
-            help="To the offsets in a file from --export; - for standard input.",
+            help="To the offsets in a file from --export; - for standard input. Its lines are "
+            "TOPIC,PARTITION,OFFSET or begin with GROUP; lines of other groups are left out.",
         ),
         click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset."),
         click.option(
             "--to-datetime",
             type=DateTimeType(),
             metavar=DateTimeType.name,
-            help="To the first record at or after this time; UTC if it has no zone.",
+            help="To the first record at or after this time, YYYY-MM-DDTHH:mm:SS[.sss], UTC unless Z or an "
+            "offset such as +02:00 follows. To the end of the log, with a warning, if there is none.",
         ),
         click.option(
             "--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."
@@ -91,7 +98,7 @@ def reset_options(function: F) -> F:
             "topics",
             type=TopicPartitionsType(),
             multiple=True,
-            help="A topic, or some of its partitions; may be repeated.",
+            help="A topic, or some of its partitions, as in orders:0,2; may be repeated.",
         ),
     ):
         function = option(function)

@@ -129,7 +129,9 @@ def admin_option(function: F) -> F:
 def optional_admin_option(function: F) -> F:
     """`--admin`, optional, for a command with `--command-config`."""
     return _admin_option(
-        "Address at which the broker serves HTTP (`kbroker start --admin`); shows more.", required=False
+        "Address at which the broker serves HTTP (`kbroker start --admin`), or https://HOST:PORT; "
+        "shows more.",
+        required=False,
     )(function)
 
 
@@ -393,9 +395,9 @@ def bootstrap_option(function: F) -> F:
     return bootstrap_option_with()(function)
 
 
-def json_option(function: F) -> F:
-    """`--json`: for scripts."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
+def json_option(shape: str) -> Callable[[F], F]:
+    """`--json`, for scripts. `shape`: what it prints, for the help."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON. {shape}")
 
 
 def yes_option(function: F) -> F:

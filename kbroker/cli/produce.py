@@ -98,7 +98,7 @@ class ProduceCounts:
     "-k",
     metavar="TEXT",
     callback=not_empty,
-    help="The text before the first TEXT in a line is the record's key.",
+    help="The text before the first TEXT in a line is the record's key; a line without TEXT has no key.",
 )
 @click.option("--partition", "-p", type=INDEX, help="Send everything to this partition.")
 @click.option(
@@ -123,8 +123,8 @@ def produce(
 ) -> None:
     """Send the lines of a file, or of standard input, as records.
 
-    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed
-    (acks=all), with exit code 1 if any was refused.
+    Each line of FILE becomes a record of TOPIC, from an idempotent producer. The command ends when
+    every record is confirmed (acks=all), with exit code 1 if any was refused.
     """
     where = {} if partition is None else {"partition": partition}
     records = ({"key": key, "value": value, **where} for key, value in _records(file, key_separator))

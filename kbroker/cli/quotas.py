@@ -86,7 +86,10 @@ def quotas() -> None:
 
 @quotas.command("list")
 @entity_options
-@json_option
+@json_option(
+    "An array of objects: user, client_id and ip as far as they matter (null: the default), and "
+    "quotas by Kafka's names."
+)
 @bootstrap_option
 def list_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401 - options
     """List quotas: all, or those that name the given user, client id or address.
@@ -119,15 +122,18 @@ def list_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # 
 
 @quotas.command("set")
 @click.option("--produce-rate", type=RateType(), metavar="BYTES",
-              help="Bytes a second that producers may send, such as 1MB.")  # fmt: skip
+              help="Bytes a second that producers may send: 500000, 1MB; 1MiB is 1048576.")  # fmt: skip
 @click.option("--fetch-rate", type=RateType(), metavar="BYTES",
               help="Bytes a second that consumers and workers may fetch.")  # fmt: skip
 @click.option("--request-percentage", type=FiniteRange(min=0, min_open=True), metavar="PERCENT",
               help="How much of the broker's time requests may take.")  # fmt: skip
 @click.option("--connection-rate", type=click.IntRange(min=1), metavar="N",
-              help="Connections a second that an address may open.")  # fmt: skip
+              help="Connections a second that an address may open; with --ip or --default-ip.")  # fmt: skip
 @entity_options
-@json_option
+@json_option(
+    "An object: user, client_id and ip as far as they matter (null: the default), and all quotas "
+    "that it then has, by Kafka's names."
+)
 @bootstrap_option
 def set_quotas(
     produce_rate: float | None,
@@ -140,7 +146,7 @@ def set_quotas(
 ) -> None:
     """Set quotas of a user, of a client id, of both together, or of an address.
 
-    Quotas that are not named stay as they are.
+    They are in force at once. Quotas that are not named stay as they are.
 
     \b
     Examples:
@@ -169,10 +175,15 @@ def set_quotas(
 @click.option("--quota", "nouns", type=click.Choice([each.noun for each in LIMITS.values()]), multiple=True,
               help="Only this quota; may be repeated.  [default: all]")  # fmt: skip
 @entity_options
-@json_option
+@json_option(
+    "An object: user, client_id and ip as far as they matter (null: the default), and the quotas "
+    "that are left."
+)
 @bootstrap_option
 def remove(nouns: tuple[str, ...], as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401
     """Remove quotas of exactly the given user, client id, both together, or address.
+
+    Others may hold for these clients then.
 
     \b
     Examples:

@@ -44,16 +44,27 @@ _MAX_POLL_RECORDS = 500
 )
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option(
-    "--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]"
+    "--timeout-ms",
+    type=COUNT,
+    help="End when no record has arrived for this long.  [default: wait forever]",
 )
 @click.option(
-    "--release", is_flag=True, help="Release every record after printing it: it will be delivered again."
+    "--release",
+    is_flag=True,
+    help="Release every record after printing it: it is redelivered, until the delivery limit.",
 )
 @click.option(
-    "--reject", is_flag=True, help="Reject every record after printing it: it is not delivered again."
+    "--reject",
+    is_flag=True,
+    help="Reject every record after printing it: it is not redelivered; not with --release.",
 )
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per record, with its delivery count.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per record, as `kbroker consume --json` prints it, with delivery_count.",
+)
 @bootstrap_option
 def share_consume(
     topic: str,
@@ -70,7 +81,14 @@ def share_consume(
     """Print and acknowledge records as a member of a share group.
 
     Acquires records of TOPIC, prints each one and then accepts it, unless --release or --reject is
-    given.
+    given. Ctrl-C leaves the group cleanly. Records beyond --max-messages are released.
+
+    A new group begins at the earliest record, unlike in Kafka: the command sets the group's
+    share.auto.offset.reset if it is not set. An existing group resumes where it stopped.
+
+    Of a payload of several gzip members, librdkafka's share consumer returns the first and
+    acknowledges the records behind it unread. Queues are safe, as the broker stores such a batch as
+    one frame there; on other topics use a worker with kbroker-client.
     """
     if release and reject:
         raise click.UsageError("--release and --reject exclude each other")

@@ -67,7 +67,8 @@ start_option = partial(click.option, cls=StartOption)
     default="segment",
     show_default=True,
     metavar="ENGINE",
-    help="Engine for topic data: segment, lmdb, rocksdb, memory, or one that a plugin adds.",
+    help="Engine for topic data: segment, lmdb, rocksdb, memory (stores nothing on disk), or one "
+    "that a plugin adds.",
 )
 @start_option(
     "--state-storage",
@@ -80,18 +81,22 @@ start_option = partial(click.option, cls=StartOption)
     type=AddressType(0),
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
-    help="Address to listen on; port 0: any free port.",
+    help="Address to listen on; port 0: any free port. Every client that reaches it may do "
+    "everything, so any but a local one is logged with a warning. The setting listeners "
+    "replaces this option.",
 )
 @start_option(
     "--advertise",
     type=AddressType(),
-    help="The address that clients are to connect to.  [default: that of --listen]",
+    help="The address that clients connect to; required if --listen is 0.0.0.0 or [::].  [default: "
+    "that of --listen]",
 )
 @start_option(
     "--admin",
     type=AdminAddressType(0),
-    help="Serve metrics and records in flight by HTTP at this address. Only a port: on 127.0.0.1.  "
-    "[default: off]",
+    help="Serve metrics and records in flight by HTTP at this address. Only a port: on 127.0.0.1. "
+    "Port 0: any free port, which the ready line names. kbroker.admin.protocol=SSL makes it "
+    "HTTPS.  [default: off]",
 )
 @start_option(
     "--admin-host",
@@ -99,15 +104,16 @@ start_option = partial(click.option, cls=StartOption)
     metavar="NAME",
     multiple=True,
     callback=split_names,
-    help="A name that requests to --admin may have in their Host header; may be repeated, or several "
-    "separated by commas.",
+    help="A further name that requests to --admin may have in their Host header, beside the "
+    "loopback's names and the address itself; may be repeated, or several separated by commas.",
 )
 @start_option(
     "--durability",
     type=click.Choice(["disk", "os"]),
     default="disk",
     show_default=True,
-    help="disk: confirmed writes survive a power cut; os: they survive a crash of the broker.",
+    help="disk: confirmed writes survive a power cut; os: they survive a crash of the broker, and a"
+    " sync follows within 100 ms.",
 )
 @click.option(
     "--config",
@@ -116,7 +122,8 @@ start_option = partial(click.option, cls=StartOption)
     type=NameValue(),
     multiple=True,
     callback=each_once,
-    help="A broker config; may be repeated for other configs; overrides the file.",
+    help="A broker config; may be repeated for other configs; overrides the file. An unknown name "
+    "is refused.",
 )
 @start_option(
     "--config-file",
@@ -161,13 +168,18 @@ def start(
 ) -> int:
     """Run a broker until SIGTERM or SIGINT.
 
-    SIGHUP stops it too if it has a terminal. Otherwise it reads certificates and log level again.
+    Then it answers the requests that have arrived, closes and syncs. It does not wait for a client
+    that reads no response for a second. A second signal ends it at once. SIGHUP stops it too if it
+    has a terminal. Otherwise it reads the certificates again, and the log level of the file unless
+    --log-level or the environment sets it. SIGQUIT prints to stderr what every thread is doing; the
+    broker keeps running.
 
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
-
     Every option can also be given by an environment variable, or by a line of the file of
     --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
     overrides the file. `kbroker docs settings` lists the settings.
+
+    It refuses a data directory of another engine, of a newer format, or in use by another broker.
     """
     from kbroker.process import collect_seldom
 

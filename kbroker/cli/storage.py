@@ -76,12 +76,24 @@ def storage() -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--segments", is_flag=True, help="Also print each segment of each log.")
 @click.option("--check", is_flag=True, help="Read every record batch and check its CRC.")
-@json_option
+@json_option(
+    "One object: cluster_id, format_version, log_engine, state_engine, logs, groups (group, type, "
+    "members), offsets (group, topic, partition, offset, lag, leader_epoch, metadata, "
+    "committed_ms, expires_ms), share_partitions (with waiting and next_due_ms), problems, "
+    "bytes_checked."
+)
 def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
     """Print the contents of a data directory.
 
     Prints topics, sizes, groups, committed offsets and share state in DIR, and problems with them.
     The exit code is 1 if there are problems. DIR is only read, so a broker may be running on it.
+
+    MEMBERS are those that a start would load: of a classic group, its last stable generation. LAG
+    of a share group is the number of unfinished records in the log; negative if its start offset is
+    beyond the log's end, - if nothing was acknowledged yet. STORED counts the records beyond the
+    start offset whose state is stored: parked ones wait, finished ones were accepted after they
+    were parked, or given up. WAITING counts parked records that are in the log, which LAG includes,
+    and NEXT-DUE says when the next is due.
     """
     with open_data_dir(directory) as found:
         report = found.inspect(check_batches=check)

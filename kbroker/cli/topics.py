@@ -37,7 +37,7 @@ def topics() -> None:
     type=NameValue(),
     multiple=True,
     callback=each_once,
-    help="A topic config; may be repeated.",
+    help="A topic config; may be repeated for other configs.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
 @bootstrap_option
@@ -69,7 +69,7 @@ def create(
     is_flag=True,
     help="Include topics with names of Kafka's internal topics, such as __consumer_offsets.",
 )
-@json_option
+@json_option("An array of names.")
 @bootstrap_option
 def list_topics(internal: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """List the names of all topics, one per line."""
@@ -86,7 +86,9 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Bootstrap) -> None:
 
 @topics.command()
 @click.argument("topic", nargs=-1)
-@json_option
+@json_option(
+    "An array of objects: name, topic_id, partitions (partition, start_offset, end_offset), configs."
+)
 @bootstrap_option
 def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print partitions, offsets and configs of topics.

@@ -108,7 +108,10 @@ class Cut(NamedTuple):
 @click.option("--to-end", is_flag=True, help="Delete all records that exist now.")
 @yes_option
 @dry_run_option
-@json_option
+@json_option(
+    "An array of objects: topic, partition, start_offset, new_start_offset, records, error (null "
+    "or the reason)."
+)
 @bootstrap_option
 def delete_records(
     topic: str,
@@ -123,7 +126,10 @@ def delete_records(
     """Delete the oldest records of TOPIC permanently.
 
     Shows how many, warns of groups that have not finished or read them, and asks for confirmation.
-    The topic and its offsets remain: the next record that is produced follows the last one.
+    The topic and its offsets remain: the next record that is produced follows the last one. RECORDS
+    counts offsets. For a share group the warning has an upper bound, as only the number of its
+    unfinished records is known. Without a terminal --yes is needed (exit code 2); the answer no is
+    exit code 1.
 
     \b
     Examples:

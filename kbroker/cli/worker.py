@@ -22,16 +22,27 @@ def worker() -> None:
 
 @worker.command()
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--queue", multiple=True, metavar="NAME", help="Only this queue; may be repeated.")
+@click.option(
+    "--queue",
+    multiple=True,
+    metavar="NAME",
+    help="Only this queue; may be repeated.  [default: all queues of the app]",
+)
 @click.option("--concurrency", type=COUNT, help="Jobs at a time of each queue.  [default: the task's own]")
 @click.option("--loop", type=click.Choice(["asyncio", "trio"]), help="The event loop.  [default: asyncio]")
 @click.option(
     "--drain",
     type=FiniteRange(min=0),
     metavar="SECONDS",
-    help="How long running jobs may continue after the first signal.  [default: 30]",
+    help="How many seconds running jobs may continue after the first signal; then they are "
+    "cancelled and released.  [default: 30]",
 )
-@click.option("--reload", is_flag=True, help="Restart when a .py file below this directory changes.")
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="Restart when a .py file below this directory changes, also after an error; not with "
+    "--command-config.",
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -48,9 +59,12 @@ def worker() -> None:
 def run(context: click.Context, /, app: str, **options: Any) -> int:  # noqa: ANN401
     """Do the jobs of an app's queues until SIGTERM or SIGINT.
 
-    MODULE:APP is where the App is, such as shop.tasks:app. The module is looked for in this
-    directory first. At the first signal running jobs may end; a second one ends the worker at once.
-    --command-config replaces the security that the app has.
+    MODULE:APP is where the App is, such as shop.tasks:app; without :APP it is app. The module is
+    looked for in this directory first. At the first signal running jobs may end; a second one ends
+    the worker at once. --command-config, or KBROKER_SECURITY_* of the environment, replaces the
+    security that the app has.
+
+    Needs the package kbroker-client, whose `kbroker-worker run` is the same command.
     """
     try:
         from kbroker_client.worker.cli import main

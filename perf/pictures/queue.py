@@ -1,9 +1,9 @@
-"""A queue in a terminal: runs README's sixty seconds and draws the output.
+"""A queue in a terminal: runs the dying worker of docs/queues.md and draws the output.
 
     python -m perf.pictures.queue docs/pictures/queue.svg
 
-The commands and the worker are those of README.md. Its broker runs in a temporary directory, so
-only the ports differ from what a reader would type; the picture shows README's.
+Commands and worker are those of docs/queues.md. Its broker runs in a temporary directory, so
+only the ports differ from what a reader would type; the picture shows the page's.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _PROMPT = "[bold green]$[/] "
 @click.command()
 @click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
 def main(picture: Path) -> None:
-    readme = (_ROOT / "README.md").read_text()
+    page = (_ROOT / "docs" / "queues.md").read_text().partition("## Watch a worker die\n")[2]
+    page = page.partition("\n## ")[0]
     with (
         TemporaryDirectory() as home,
         open_test_broker(storage="segment", extra_args=["--admin", "0"]) as broker,
     ):
-        shown, told = _carry_out(readme, broker, Path(home))
+        shown, told = _carry_out(page, broker, Path(home))
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(_drawn(shown, told))
 
 
-def _carry_out(readme: str, broker: RunningBroker, home: Path) -> tuple[str, list[str]]:
+def _carry_out(page: str, broker: RunningBroker, home: Path) -> tuple[str, list[str]]:
     """The output of `describe` before a worker was killed, and the other worker's log after
     that."""
     admin = broker.ready_line.rpartition("admin http://")[2].rstrip(")")
-    for line in re.findall(
-        r"^    (kbroker queues create .*|.*kbroker queues send .*)$", readme, re.MULTILINE
+    for line in (
+        "kbroker queues create jobs",
+        *re.findall(r"^    (.*kbroker queues send .*)$", page, re.MULTILINE),
     ):
         _shell(line, broker)
-    (worker,) = (
-        code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "ShareConsumer" in code
-    )
-    program = home / "worker.py"
+    (worker,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = home / "slow.py"
     program.write_text(worker.replace("127.0.0.1:9092", broker.bootstrap))
-    logs = {name: home / f"{name}.log" for name in re.findall(r"python worker.py (\w+)", readme)}
+    logs = {name: home / f"{name}.log" for name in re.findall(r"python slow.py (\w+)", page)}
     workers = [_start(program, name, log) for name, log in logs.items()]
     dies, lives = logs.values()
     try:

@@ -175,10 +175,15 @@ def fetch(
     type=click.Choice(["implicit", "explicit"]),
     default="implicit",
     show_default=True,
-    help="Acknowledgement mode.",
+    help="implicit: the next poll accepts the records of the last one; explicit: each is "
+    "acknowledged by a call.",
 )
 @click.option(
-    "--release", type=SHARE, default=0.0, show_default=True, help="Share of the records that are released."
+    "--release",
+    type=SHARE,
+    default=0.0,
+    show_default=True,
+    help="Share of the records that are released; needs --mode explicit.",
 )
 @click.option(
     "--reject", type=SHARE, default=0.0, show_default=True, help="Share of the records that are rejected."
@@ -189,7 +194,7 @@ def fetch(
 @click.option(
     "--sync",
     is_flag=True,
-    help="Wait for the acknowledgements of each poll, and measure how long that takes.",
+    help="Wait for the acknowledgements of each poll (commit_sync), and print how long that takes.",
 )
 @click.option(
     "--think-ms",
@@ -213,6 +218,9 @@ def share_consume(
     think_ms: float,
 ) -> None:
     """Members of a share group at full speed: records that were accepted or rejected.
+
+    The window opens when every member has had its first record, and closes early when the records
+    are nearly used up. A poll returns whole batches, whatever --max-poll-records is.
 
     \b
     Examples:
@@ -273,6 +281,8 @@ def share_consume(
 )
 def latency(setup: Setup, rate: float, record_bytes: int, acks: str, via: str) -> None:
     """From the moment a record is due to be sent until a consumer has it, at a fixed rate.
+
+    Prints percentiles of that time. --record-bytes is at least 16.
 
     \b
     Examples:

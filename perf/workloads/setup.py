@@ -196,7 +196,7 @@ def measured(function: Callable[..., None]) -> Callable[..., None]:
 
 _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
     bootstrap_option_with("--bootstrap"),
-    json_option,
+    json_option("One document with all measurements."),
     click.option(
         "--warm-up",
         "warm_up_s",

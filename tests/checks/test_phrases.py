@@ -16,6 +16,7 @@ DONE = (
     "docs/dead-letters.md",
     "docs/decisions",
     "docs/durability.md",
+    "tests/README.md",
     "docs/internals",
     "docs/metrics.md",
     "docs/pipeline.md",

@@ -17,7 +17,7 @@ from tests.cli.consumer_groups import until
 from tests.cli.snippets import run_lines
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"docs/consumer-groups.md": 1, "PACKAGE.md": 1}
+PAGES = {"docs/consumer-groups.md": 1}
 """How many client snippets each page has."""
 PREVIEW = 'The share consumer is in "Preview"'
 
@@ -42,19 +42,15 @@ def test_snippets_run_as_they_stand(page: str) -> None:
             assert "127.0.0.1:9092" in code
             ran = run_python(code.replace("127.0.0.1:9092", broker.bootstrap))
             assert re.findall(r"b'(\d)'", ran.stdout) == ["1", "2"]
-            is_share = "ShareConsumer" in code
-            assert (PREVIEW in ran.stderr) == is_share
-            assert not is_share or '"reconnect.backoff.ms": 1000' in code
 
 
-@pytest.mark.parametrize("page", ["README.md", "PACKAGE.md", "docs/queues.md"])
+@pytest.mark.parametrize("page", ["PACKAGE.md", "docs/queues.md"])
 def test_first_lines_pasted_as_one_block(page: str, tmp_path: Path) -> None:
     """They wait for the broker that they start. A command that a person ends is left out."""
     text = (ROOT / page).read_text()
     (block,) = re.findall(r"(?:^    .*\n)*^    kbroker start .*\n(?:^    .*\n)*", text, re.MULTILINE)
     lines = [line[4:] for line in block.splitlines()]
     lines = lines[next(at for at, line in enumerate(lines) if line.startswith("kbroker start")) :]
-    lines = [line for line in lines if "share-consume" not in line and "share-groups describe" not in line]
     address = f"127.0.0.1:{free_port()}"
     start = lines[0].replace("kbroker start", f"kbroker start --listen {address}").replace("9644", "0")
     folder = f"cd {tmp_path}; set -m; trap 'kill -- -$!; wait $! || true' EXIT"
@@ -62,20 +58,43 @@ def test_first_lines_pasted_as_one_block(page: str, tmp_path: Path) -> None:
     assert "kbroker ready on" in (tmp_path / "ready").read_text()
 
 
-def test_sixty_seconds(tmp_path: Path) -> None:
-    """README's worker, run twice, processes README's queue; when one is killed, its job goes to the
-    other."""
-    text, _, _ = (ROOT / "README.md").read_text().partition("### A worker in ten lines")
-    (code,) = (
-        code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code
-    )
-    lines = re.findall(r"^    (kbroker queues create .*|.*kbroker queues send .*)$", text, re.MULTILINE)
-    workers = dict(re.findall(r"^    python worker.py (\w+) > (\S+) 2>&1 &$", text, re.MULTILINE))
+def test_the_readme_pasted_as_one_block(tmp_path: Path) -> None:
+    """Its broker, queue, worker and view run as they stand, after the installation; only ports
+    differ. The view is shown once, and the page's dead letter shows the reason."""
+    text = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    install, folder, rest = block.split("\n", 2)
+    assert install.endswith("pip install . ./clients/python")
+    assert folder.startswith("cd ")
+    (show,) = re.findall(r"`(kbroker dead-letters list .*?)`", text)
+    address, admin = f"127.0.0.1:{free_port()}", str(free_port())
+    rest = rest.replace("kbroker start", f"kbroker start --listen {address}").replace("9644", admin)
+    lines = [
+        f"cd {tmp_path}; set -m",
+        "trap 'for job in $(jobs -p); do kill -- -$job; done; wait || true' EXIT",
+        rest.replace("127.0.0.1:9092", address).replace(" --watch", ""),
+        f"until {show} | grep 'nobody wants job 13'; do sleep 0.2; done",
+    ]
+    shown = run_lines(lines, address)
+    assert "queue jobs\n" in shown
+    assert "nobody wants job 13" in shown
+
+
+def test_watch_a_worker_die(tmp_path: Path) -> None:
+    """The page's slow worker, run twice, processes its queue; when one is killed, its job goes to
+    the other."""
+    page = (ROOT / "docs" / "queues.md").read_text()
+    text = page.partition("## Watch a worker die\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert '"reconnect.backoff.ms": 1000' in code
+    lines = ["kbroker queues create jobs"]
+    lines += re.findall(r"^    (.*kbroker queues send .*)$", text, re.MULTILINE)
+    workers = dict(re.findall(r"^    python slow.py (\w+) > (\S+) 2>&1 &$", text, re.MULTILINE))
     assert len(workers) == 2
     with open_test_broker(storage=require_engine("segment")) as broker:
         run_lines(lines, broker.bootstrap)
         assert "127.0.0.1:9092" in code
-        (tmp_path / "worker.py").write_text(code.replace("127.0.0.1:9092", broker.bootstrap))
+        (tmp_path / "slow.py").write_text(code.replace("127.0.0.1:9092", broker.bootstrap))
         running = {name: start_worker(tmp_path, name, log) for name, log in workers.items()}
         try:
             (dies, process), (lives, _) = running.items()
@@ -94,11 +113,11 @@ def test_sixty_seconds(tmp_path: Path) -> None:
 
 
 def test_a_worker_in_ten_lines(tmp_path: Path) -> None:
-    """README's tasks run, and its dead letter shows the reason."""
-    _, _, section = (ROOT / "README.md").read_text().partition("### A worker in ten lines")
-    (code,) = re.findall(r"```python\n(# tasks.py\n.*?)```", section, re.DOTALL)
+    """The tasks of PACKAGE.md run, and its dead letter shows the reason."""
+    text = (ROOT / "PACKAGE.md").read_text()
+    (code,) = re.findall(r"```python\n(# tasks.py\n.*?)```", text, re.DOTALL)
     send, work, show = re.findall(
-        r"^    (.*kbroker (?:queues|worker|dead-letters) .*)$", section, re.MULTILINE
+        r"^    (.*kbroker (?:queues send|worker|dead-letters) .*)$", text, re.MULTILINE
     )
     assert "127.0.0.1:9092" in code
     with open_test_broker(storage=require_engine("segment")) as broker:
@@ -119,7 +138,7 @@ def test_a_worker_in_ten_lines(tmp_path: Path) -> None:
 def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:
     with (folder / log).open("w") as file:
         return subprocess.Popen(
-            [sys.executable, str(folder / "worker.py"), name], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, str(folder / "slow.py"), name], stdout=file, stderr=subprocess.STDOUT
         )
 
 
@@ -138,8 +157,7 @@ ShareConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "workers", "log_l
 """
     assert PREVIEW in run_python(code.replace("LEVEL", "4")).stderr
     assert PREVIEW not in run_python(code.replace("LEVEL", "3")).stderr
-    for page in ("README.md", "PACKAGE.md"):
-        assert '`"log_level": 3` hides' in " ".join((ROOT / page).read_text().split())
+    assert "`log_level=3` hides" in (ROOT / "docs" / "clients.md").read_text()
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

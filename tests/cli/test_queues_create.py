@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from kbroker.client.queues.settings import ALWAYS, SETTINGS, Part, Queue, look, 
 from kbroker.client.queues.values import shown
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import require_engine
+from tests.checks.cli_doc import CLI_DOC
 from tests.cli.conftest import Command
 from tests.cli.consumer_groups import member
 from tests.cli.queue_calls import Changes, queue_name
@@ -142,12 +142,11 @@ def test_a_job_that_is_sent_before_the_first_worker_is_not_lost(command: Command
 
 
 def test_the_documented_defaults_are_those_of_the_table() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    section = text.partition("## kbroker queues create\n")[2].partition("\n## ")[0]
+    section = CLI_DOC.read_text().partition("## kbroker queues create\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| (.*) \|$", section, re.MULTILINE))
     for name, setting in SETTINGS.items():
         assert f"(`{setting.config}`" in rows[name]
-        assert re.search(rf"Default {re.escape(shown(setting, setting.default))}[.,]", rows[name]), name
+        assert rows[name].endswith(f"| default: {shown(setting, setting.default)}"), name
 
 
 # --- run again, or cut off ---

@@ -59,7 +59,7 @@ def snippets() -> list[str]:
 
 
 def worker_code() -> str:
-    (code,) = (each for each in snippets() if "ShareConsumer" in each)
+    (code,) = (each for each in snippets() if "class Poison" in each)
     return str(code)
 
 

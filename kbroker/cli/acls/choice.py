@@ -38,7 +38,11 @@ def resource_options(function: F) -> F:
             is_flag=True,
             help="The names are prefixes: the entry holds for every name that begins so.",
         ),
-        click.option("--cluster", is_flag=True, help="The broker as a whole."),
+        click.option(
+            "--cluster",
+            is_flag=True,
+            help="The broker as a whole: creating topics, ACLs, users, settings of brokers.",
+        ),
         click.option(
             "--transactional-id",
             "transactional_ids",
@@ -123,8 +127,9 @@ def user_options(function: F) -> F:
             metavar="ADDRESS",
             multiple=True,
             callback=each_not_blank,
-            help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8; may be "
-            "repeated.  [default: from any]",
+            help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8 or "
+            "2001:db8::/32; may be repeated. `acls list` shows entries for exactly this host.  "
+            "[default: from any]",
         ),
         click.option(
             "--user",
@@ -133,7 +138,8 @@ def user_options(function: F) -> F:
             metavar="NAME",
             multiple=True,
             callback=each_not_blank,
-            help="The user; may be repeated; '*': everyone; ANONYMOUS: without a log-in.",
+            help="The user; may be repeated; '*': everyone; ANONYMOUS: without a log-in; 'CN=alice,O=Acme':"
+            " the name in a client's certificate.",
         ),
     ):
         function = option(function)

@@ -43,7 +43,7 @@ def acls() -> None:
 @acls.command("list")
 @user_options
 @resource_options
-@json_option
+@json_option("An array of objects: type, name, pattern, principal, host, operation, permission.")
 @place_options
 def list_acls(
     topics: tuple[str, ...],
@@ -91,7 +91,7 @@ def list_acls(
 @click.option("--deny", is_flag=True, help="Deny the operations, whatever other entries allow.")
 @user_options
 @resource_options
-@json_option
+@json_option("An array of the added entries: type, name, pattern, principal, host, operation, permission.")
 @place_options
 def add(
     topics: tuple[str, ...],
@@ -110,8 +110,9 @@ def add(
 ) -> None:
     """Allow, or with --deny forbid, users to do something.
 
-    Reading, writing, deleting and altering include describe. Entries that exist are left as they
-    are.
+    read, write, delete and alter include describe, and alter-configs includes describe-configs.
+    Entries that exist are left as they are. A host that is neither an address nor a range, and a
+    name that no topic can have, are refused: such an entry would match nothing.
 
     \b
     Examples:
@@ -154,7 +155,7 @@ def add(
 @user_options
 @resource_options
 @yes_option
-@json_option
+@json_option("An array of the removed entries: type, name, pattern, principal, host, operation, permission.")
 @place_options
 def remove(
     topics: tuple[str, ...],

@@ -60,7 +60,8 @@ def choice_options(function: F) -> F:
             "--since",
             "since_ms",
             type=DateTimeType(),
-            help="Only dead letters at or after this time: YYYY-MM-DDTHH:mm:SS[.sss][Z].",
+            help="Only dead letters at or after this time: YYYY-MM-DDTHH:mm:SS[.sss], UTC unless a zone is "
+            "given.",
         ),
         click.option(
             "--cause",

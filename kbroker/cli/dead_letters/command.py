@@ -40,10 +40,18 @@ def dead_letters() -> None:
 @click.argument("topic", callback=not_blank)
 @choice_options
 @click.option("--max", "most", type=COUNT, help="At most this many.")
-@json_option
+@json_option(
+    "A list of objects with partition, offset, timestamp_ms, source (topic, partition, offset), "
+    "group, delivery_count, cause, message, reason (null, or type, message, traceback), "
+    "redriven_by, key, value (key_base64, value_base64 for bytes that are no UTF-8)."
+)
 @bootstrap_option
 def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401
     """List the dead letters in TOPIC, oldest first in each partition.
+
+    Shows where each record came from, which group gave it up and why, and which redrive has sent it
+    back. Other records of the topic are left out. REASON, with what the client said when it
+    rejected the record, appears if a dead letter of the list has one.
 
     \b
     Examples:
@@ -108,7 +116,9 @@ def _rows(
 @dead_letters.command()
 @click.argument("topic", callback=not_blank)
 @click.argument("place", type=PlaceType())
-@json_option
+@json_option(
+    "One object: as list has it, with headers and original (null, or timestamp_ms, key, value, headers)."
+)
 @bootstrap_option
 def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Bootstrap) -> None:
     """Show the dead letter at PLACE (PARTITION:OFFSET of TOPIC) in full, with the original record
@@ -155,23 +165,29 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Bootstrap
     "--name",
     required=True,
     callback=not_blank,
-    help="Name of this redrive; the same name resumes it.",
+    help="Name of this redrive; the same name with the same options resumes it.",
 )
 @choice_options
 @click.option(
     "--to",
     "to_topic",
     metavar="TOPIC",
-    help="Send them to this topic.  [default: the topic that each came from]",
+    help="Send them to this topic, to the same partition (modulo their number).  [default: the "
+    "topic that each came from]",
 )
 @click.option("--again", is_flag=True, help="Include dead letters that other redrives have already sent.")
 @click.option(
     "--keep-schedule",
     is_flag=True,
-    help="Jobs that were sent with a delay or a due time wait again.",
+    help="Also send the headers kbroker-deliver-at and kbroker-delay-ms, so that the record waits "
+    "again. Without it, it is delivered at once.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
-@json_option
+@json_option(
+    "One object: redrive, chosen, sent (now), sent_before, skipped (sent by other redrives), "
+    "not_sent, problems (lines that name those), left_out (lines that name unreadable records), "
+    "finished; for a dry run chosen, skipped, left_out, targets."
+)
 @bootstrap_option
 def redrive(
     topic: str,
@@ -186,10 +202,19 @@ def redrive(
 ) -> None:
     """Send dead letters of TOPIC back to the topics they came from.
 
-    Each chosen dead letter is sent once, to its original partition, with a header __kbroker.redrive
-    that names the dead letter. Dead letters that arrive after the redrive has started are not
-    included. After an interruption the same command resumes. A dead letter without a copy of the
-    record is read from the original topic, if it is still there.
+    Each chosen dead letter is sent once, to its original partition, with its own key, value and
+    headers and a header __kbroker.redrive that names the dead letter. Dead letters that arrive
+    after the redrive has started are not included. A dead letter without a copy of the record is
+    read from the original topic, if it is still there.
+
+    After an interruption the same command finds out which records arrived, and resumes; a finished
+    redrive sends nothing. Other redrives leave out what earlier ones have sent. They know it from
+    the topic __kbroker_redrives: without it, the next one sends every chosen dead letter again. A
+    topic has one redrive at a time: until it is finished, others are refused.
+
+    The exit code is 1 if some could not be sent: the record is gone and was not copied, its topic
+    is gone or takes no record that large, or records of its topic were deleted while the redrive
+    was interrupted. Another redrive can try them again.
 
     \b
     Examples:

@@ -33,10 +33,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topic", callback=not_blank)
 @choice_options
-@json_option
+@json_option(
+    "One object: topic, dead_letters, redriven, and kinds, an array of objects with group, "
+    "source_topic, cause, dead_letters, redriven."
+)
 @bootstrap_option
 def count(topic: str, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401
-    """Count the dead letters in TOPIC by group, source topic and cause.
+    """Count the dead letters in TOPIC by group, source topic and cause, and how many were redriven.
+
+    Reads the whole topic.
 
     \b
     Examples:
@@ -77,7 +82,10 @@ def count(topic: str, as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> Non
 @click.option("--redriven", is_flag=True, help="Only dead letters that a redrive has sent.")
 @yes_option
 @dry_run_option
-@json_option
+@json_option(
+    "One object: topic, purged, staying, and partitions, an array of objects with partition, "
+    "below, letters, not_redriven, staying, error."
+)
 @bootstrap_option
 def purge(
     topic: str,
@@ -90,9 +98,10 @@ def purge(
 ) -> None:
     """Delete dead letters of TOPIC permanently.
 
-    Deletes all that exist now, or the chosen ones, after a confirmation. Only the beginning of a
-    partition can be deleted. So a chosen dead letter stays if another record precedes it, and a
-    record that is not a dead letter always stays.
+    Deletes all that exist now, or the chosen ones, after a confirmation that says how many, and how
+    many no redrive has sent back. Only the beginning of a partition can be deleted. So a chosen
+    dead letter stays if another record precedes it (STAYING), and a record that is not a dead
+    letter always stays.
 
     \b
     Examples:

@@ -81,13 +81,15 @@ To continue with a broker that keeps running (all pages: {kbroker} docs):
     type=click.Choice(["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], case_sensitive=False),
     default="PLAINTEXT",
     show_default=True,
-    help="How the clients connect: with TLS, with a log-in, or both.",
+    help="How the clients connect: with TLS, with a log-in, or both. TLS needs the extra kbroker[security].",
 )
 def demo(storage: str, count: int, consumers: int, protocol: str) -> None:
     """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
 
-    A consumer and the broker are killed halfway. The demo uses a temporary directory, which it
-    removes at the end, and a free port.
+    A quarter of the way a consumer is killed, halfway the broker; both have orders in flight then.
+    Some orders fail and are redelivered, some reach the delivery limit, and poison is rejected. An
+    order that is delivered after it was finished ends the demo with exit code 1. The demo uses a
+    temporary directory, which it removes at the end, and a free port.
     """
     from kbroker import plugins
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker

@@ -64,7 +64,8 @@ def groups() -> None:
 @click.option(
     "--consumer",
     is_flag=True,
-    help="Only consumer groups: those of type consumer, and classic groups with the consumer protocol.",
+    help="Only consumer groups: those of type consumer, and classic groups whose protocol is "
+    "consumer or empty.",
 )
 @click.option("--share", is_flag=True, help="Only share groups.")
 @click.option(
@@ -75,10 +76,12 @@ def groups() -> None:
     help=f"Only groups of these types: {', '.join(TYPES)}, separated by commas.",
 )
 @click.option(
-    "--protocol", metavar="PROTOCOL", help="Only groups whose members speak this protocol, such as share."
+    "--protocol",
+    metavar="PROTOCOL",
+    help="Only groups whose members speak this protocol; that of share groups is share.",
 )
 @states_option(STATES)
-@json_option
+@json_option("An array of objects: group, type, protocol, state.")
 @bootstrap_option
 def list_groups(
     consumer: bool,
@@ -129,7 +132,7 @@ def _found(
 @groups.command()
 @groups_options
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
-@json_option
+@json_option("An array of objects: group, deleted, error (null or the reason).")
 @bootstrap_option
 def delete(
     group: tuple[str, ...],
@@ -197,9 +200,12 @@ def _why_not(error: KafkaError) -> str:
     type=TopicPartitionsType(),
     multiple=True,
     required=True,
-    help="A topic, or some of its partitions; may be repeated.",
+    help="A topic, or some of its partitions, as in orders:0,2; may be repeated.",
 )
-@json_option
+@json_option(
+    "An array of objects: topic, partition (null where the topic does not exist), deleted, error "
+    "(null or the reason), instead of the columns TOPIC, PARTITION and STATUS."
+)
 @bootstrap_option
 def delete_offsets(
     group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Bootstrap

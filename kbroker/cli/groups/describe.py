@@ -71,11 +71,20 @@ class DescribedGroups(NamedTuple):
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
 @view_options(
     offsets="Committed offset, lag and member of each partition; this is the default.",
-    members="Members and how many partitions they have.",
+    members="Members and how many partitions they have; GROUP-INSTANCE-ID if there are static members.",
     state="Coordinator, assignment strategy, state and number of members.",
-    verbose="More columns: leader epochs of offsets, assignments and epochs of members, epochs of groups.",
+    verbose="More columns: LEADER-EPOCH of offsets; assignments and epochs of members, and UPGRADED if"
+    " a group of KIP-848 has members that speak the classic protocol; epochs of groups. "
+    "Classic groups have no epochs.",
 )
-@json_option
+@json_option(
+    "An array with an object for each group: group, type and state; with --offsets also offsets "
+    "(topic, partition, leader_epoch, current_offset, log_end_offset, lag, member_id, client_host,"
+    " client_id, metadata); with --members assignment_epoch and members (member_id, instance_id, "
+    "client_id, client_host, rack_id, member_epoch, subscribed_topics, subscribed_regex, "
+    "assignment and target_assignment: partitions by topic, is_classic); with --state coordinator "
+    "(node_id, host, port), assignment_strategy, group_epoch, assignment_epoch, member_count."
+)
 @bootstrap_option
 @click.pass_context
 def describe(
@@ -92,7 +101,9 @@ def describe(
 ) -> None:
     """Print offsets, members or state of each consumer GROUP.
 
-    An unknown value is printed as -; a partition without a committed offset has no lag.
+    An unknown value is printed as -, and is null in JSON; a partition without a committed offset
+    has no lag. stderr names groups that have no active members or are rebalancing, and those that
+    do not exist or are no consumer groups. For the latter the exit code is 1.
 
     \b
     Examples:

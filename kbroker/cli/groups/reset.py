@@ -46,7 +46,12 @@ if TYPE_CHECKING:
 @groups_options
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
 @click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed offsets.")
-@click.option("--to-current", is_flag=True, help="To the committed offsets.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="To the committed offsets, mainly for --export. To the end of the log, with a warning, "
+    "where there is none yet.",
+)
 @click.option(
     "--shift-by",
     type=int,
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
     help="To the first record that is not older than this duration.",
 )
 @reset_options
-@json_option
+@json_option("An array of objects: group, topic, partition, new_offset.")
 @bootstrap_option
 def reset_offsets(
     group: tuple[str, ...],
@@ -85,8 +90,10 @@ def reset_offsets(
     """Set the offsets from which consumer groups resume.
 
     Without --execute the new offsets are printed and nothing is changed. GROUP must have no
-    members; it is created if it does not exist. An offset outside the log is moved to the nearest
-    end of the log, with a warning.
+    members; it is created if it does not exist. An offset outside the log is moved to its nearest
+    end, with a warning. Needs --topic, --all-topics or --from-file, and one target. A topic or
+    partition that does not exist is refused before anything changes. If the broker refuses a group
+    or a partition, the others are reset, and the exit code is 1.
 
     \b
     Examples:

@@ -41,16 +41,20 @@ def queues() -> None:
 @queues.command()
 @click.argument("name", callback=not_blank)
 @click.option(
-    "--force", is_flag=True, help="Purge even if the queue has workers: jobs that they hold are dropped too."
+    "--force",
+    is_flag=True,
+    help="Purge even if the queue has workers: they leave the group and rejoin by themselves. Jobs "
+    "that they hold are dropped too, and the broker refuses their acknowledgements.",
 )
 @yes_option
-@json_option
+@json_option("One object: queue, dropped (a number of jobs).")
 @bootstrap_option
 def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """Drop all jobs of the queue NAME that are not finished.
 
-    Asks for confirmation. A queue that has workers is refused without --force. The records stay in
-    the topic until its retention removes them; dead letters stay.
+    Shows how many, and asks for confirmation. A queue that has workers is refused without --force;
+    a killed worker remains until its session ends. The records stay in the topic until its
+    retention removes them; dead letters stay.
 
     \b
     Examples:
@@ -79,13 +83,19 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Bootstrap
 @queues.command()
 @click.argument("name", callback=not_blank)
 @click.option(
-    "--force", is_flag=True, help="Delete even if the queue has workers: they are removed from the group."
+    "--force",
+    is_flag=True,
+    help="Delete even if the queue has workers: they are removed from the group, and their clients "
+    "report that it is gone.",
 )
 @click.option(
-    "--with-dead-letters", is_flag=True, help="Also delete the dead letter topic with all its records."
+    "--with-dead-letters",
+    is_flag=True,
+    help="Also delete the dead letter topic with all its records; refused if another group has its "
+    "dead letters there.",
 )
 @yes_option
-@json_option
+@json_option("One object: queue, deleted, dead_letter_topic (null, or the topic that stays).")
 @bootstrap_option
 def delete(
     name: str, force: bool, with_dead_letters: bool, yes: bool, as_json: bool, bootstrap: Bootstrap
@@ -144,7 +154,7 @@ def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_le
 
 @queues.command()
 @click.argument("name", callback=not_blank)
-@json_option
+@json_option("One object: queue, paused, changed.")
 @bootstrap_option
 def pause(name: str, as_json: bool, bootstrap: Bootstrap) -> None:
     """Stop delivering jobs of the queue NAME.
@@ -157,7 +167,7 @@ def pause(name: str, as_json: bool, bootstrap: Bootstrap) -> None:
 
 @queues.command()
 @click.argument("name", callback=not_blank)
-@json_option
+@json_option("One object: queue, paused, changed.")
 @bootstrap_option
 def resume(name: str, as_json: bool, bootstrap: Bootstrap) -> None:
     """Resume delivering jobs of the queue NAME after `pause`."""

@@ -47,7 +47,7 @@ class SettingType(click.ParamType[str]):
 def setting_options(function: F) -> F:
     """Adds an option for each setting. `settings_of` reads the command's keyword arguments."""
     for setting in reversed(list(SETTINGS.values())):
-        text = f"{setting.doc}  [default: {shown(setting, setting.default)}]"
+        text = f"{setting.doc} ({setting.config})  [default: {shown(setting, setting.default)}]"
         kind = SettingType(setting)
         if setting.kind is Kind.FLAG:
             names = f"--{setting.name}/--no-{setting.name}"
@@ -81,18 +81,22 @@ def settings_of(options: Mapping[str, str | bool | None]) -> dict[str, str]:
     "--dead-letters",
     metavar="TOPIC",
     callback=not_empty,
-    help="The topic for jobs that are given up.  [default: dlq.NAME]",
+    help="The topic for jobs that are given up; several queues may share one.  [default: dlq.NAME]",
 )
 @click.option("--no-dead-letters", is_flag=True, help="Drop jobs that are given up, without a dead letter.")
 @click.option(
     "--from",
     "file",
     type=click.File("rb"),
-    help="Create the queues of a TOML file, as written by `export`; - is standard input.",
+    help="Create the queues of a TOML file instead of NAME, as written by `export`; - is standard "
+    "input. If one queue is refused, the others are still created.",
 )
 @click.option("--update", is_flag=True, help="Alter an existing queue where it differs from the request.")
 @click.option("--force", is_flag=True, help="Add partitions even if the queue keeps the order of keys.")
-@json_option
+@json_option(
+    "One object for each queue: queue, created, altered, steps (what was done), differences and "
+    "unlike_a_new_queue (setting, present, wanted; a part that is missing has no setting)."
+)
 @bootstrap_option
 def create(
     name: str | None,
@@ -109,10 +113,15 @@ def create(
     """Create the queue NAME: a topic, a share group of the same name and a dead letter topic, with
     settings that suit jobs.
 
-    Durations are written 500ms, 30s, 10m, 1h or 30d. If the queue exists, nothing is changed; where
-    it differs from the given options, the command prints how and ends with exit code 1, and
-    --update alters it. Settings without an option stay as they are. After an interruption the same
-    command does the rest.
+    Durations are written 500ms, 30s, 10m, 1h30m, 30d or 1w. A queue begins at offset 0, so jobs
+    that are sent before the first worker starts are not lost. If the queue exists, nothing is
+    changed. Where it differs from the given options, the command prints how and ends with exit code
+    1, and --update alters it. Settings without an option stay as they are; stderr names those that
+    a new queue would have otherwise. Partitions are never removed.
+
+    The broker validates all steps before the first one: dead letter topic, configs of the share
+    group, topic, share state. After an interruption the same command does the rest. A topic or
+    share group of that name that is no queue is refused without --update.
 
     \b
     Examples:

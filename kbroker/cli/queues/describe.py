@@ -42,13 +42,14 @@ _ADMIN_HINT = "-  (shown with --admin PORT)"
 
 
 @click.command("list")
-@json_option
+@json_option("An array of objects: name, partitions, unfinished, workers, dead_letters, dead_letter_topic.")
 @bootstrap_option
 def list_queues(as_json: bool, bootstrap: Bootstrap) -> None:
     """List all queues: topics that have a share group of the same name.
 
-    UNFINISHED is the number of jobs that no worker has finished, including those in progress.
-    DEAD-LETTERS is the number of records in the dead letter topic.
+    UNFINISHED is the number of jobs that no worker has finished, including those in progress and
+    those that wait. DEAD-LETTERS is the number of records in the dead letter topic; - means that
+    there is none.
 
     \b
     Examples:
@@ -73,7 +74,16 @@ def list_queues(as_json: bool, bootstrap: Bootstrap) -> None:
 @click.command()
 @click.argument("name", callback=not_blank)
 @watch_options
-@json_option
+@json_option(
+    "One object, with --watch one per line: name, partitions, paused, sent (ever), unfinished, "
+    "ready, in_flight, waiting, archiving (waits for its dead letter), next_due_ms (of those "
+    "waiting on disk), oldest_age_ms, dead_letter_topic, dead_letters, dead_letters_waiting_bytes "
+    "(wait for room on the disk; null without --admin), log_holders (partition, group, "
+    "from_offset, bytes that it holds alone, together_bytes that it and those before it hold; null"
+    " without --admin), workers (member_id, client_id, host, in_group, jobs, left_ms, held: "
+    "partition, first_offset and last_offset of the jobs that it holds, null without --admin), "
+    "settings_unlike_defaults, sent_per_s and finished_per_s (null without --watch, and at first)."
+)
 @optional_admin_option
 @bootstrap_option
 def describe(
@@ -81,8 +91,24 @@ def describe(
 ) -> None:
     """Show jobs, workers, dead letters and settings of the queue NAME.
 
-    With --admin it also shows the jobs in progress and their workers. The broker must have been
-    started with `kbroker start --admin`.
+    With --admin it also shows the jobs in progress and their workers: ready, waiting, log held,
+    JOBS, LOCK-LEFT and HOLDS. The broker must have been started with `kbroker start --admin`. A
+    narrow terminal shows HOLDS in place of MEMBER-ID and HOST.
+
+    waiting: jobs that wait for their redelivery, for their due time, or for another job of their
+    key.
+
+    oldest: the time since the oldest unfinished job was sent. Without --admin it is the job at the
+    saved start offset, which may be finished, and jobs stored beside the log are left out.
+
+    rates: with --watch. A job that was given up or purged is counted as finished.
+
+    log held: how much of the log could be removed if not for a group, or for several groups
+    together, and the offset from which they are not done.
+
+    WORKER is the client id; "left the group" marks a worker that holds jobs but is no longer a
+    member. HOLDS has partition and offset of its jobs: 0:7, or 0:7-9 for three. The table shows the
+    first four, --json all.
 
     \b
     Examples:

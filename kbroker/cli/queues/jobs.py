@@ -50,14 +50,18 @@ MAX_DELAY = GROUP_CONFIGS[SCHEDULING_MAX_DELAY]
 @click.option(
     "--max", "-n", "most", type=COUNT, default=10, show_default=True, help="At most this many jobs."
 )
-@json_option
+@json_option(
+    "An array of objects: partition, offset, timestamp_ms, due_ms (null: now), key, value, "
+    "headers. Bytes that are no UTF-8 come as key_base64 and value_base64."
+)
 @bootstrap_option
 def peek(name: str, most: int, as_json: bool, bootstrap: Bootstrap) -> None:
     """Show the next jobs of the queue NAME without acquiring them.
 
     Jobs are read from the start offset of the share group onward, so some of them may be in
-    progress or already finished. Jobs that were sent with a delay follow, earliest first. Jobs that
-    wait for a redelivery are not shown.
+    progress or already finished. Jobs that were sent with a delay follow, earliest first, with
+    their due time in DUE (UTC); a purged one is shown as long as the topic has it and the queue has
+    other jobs. Jobs that wait for a redelivery are not shown.
 
     \b
     Examples:
@@ -171,13 +175,15 @@ def _as_json(job: Job) -> dict[str, Any]:
     "--delay",
     "delay_ms",
     type=SpanType(),
-    help="Deliver these jobs no earlier than this long after they are sent.",
+    help="Deliver these jobs no earlier than this long after they are sent, by this machine's "
+    "clock: the header kbroker-delay-ms.",
 )
 @click.option(
     "--at",
     "at_ms",
     type=DateTimeType(),
-    help="Deliver these jobs no earlier than this time; UTC unless a zone is given.",
+    help="Deliver these jobs no earlier than this time; UTC unless a zone is given; not with "
+    "--delay. It is the header kbroker-deliver-at.",
 )
 @bootstrap_option
 def send(
@@ -192,7 +198,9 @@ def send(
     """Send jobs to the queue NAME.
 
     Sends each JOB, or each line of standard input if there is none. The command ends when the
-    broker has confirmed every job (acks=all), with exit code 1 if any was refused.
+    broker has confirmed every job (acks=all), with exit code 1 if any was refused. A due time in
+    the past means at once. One is refused if the queue's scheduling is false, or if it is further
+    ahead than kbroker.queue.scheduling.max.delay.ms of the share group.
 
     \b
     Examples:

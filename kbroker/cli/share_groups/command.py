@@ -43,7 +43,7 @@ def share_groups() -> None:
 
 @share_groups.command("list")
 @states_option(STATES)
-@json_option
+@json_option("An array of objects: group, state.")
 @bootstrap_option
 def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Bootstrap) -> None:
     """List the ids of all share groups, one per line.
@@ -69,7 +69,7 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Bootst
 @share_groups.command()
 @click.argument("group", nargs=-1, required=True, callback=each_not_blank)
 @click.option("--force", is_flag=True, help="Delete even the group of a queue that has unfinished jobs.")
-@json_option
+@json_option("An array of objects: group, deleted, error (null or the reason).")
 @bootstrap_option
 def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Bootstrap) -> None:
     """Delete each GROUP with its offsets and configs.
@@ -130,7 +130,10 @@ def _why_not(error: KafkaError) -> str:
     callback=each_not_blank,
     help="Delete the offsets of this topic; may be repeated.",
 )
-@json_option
+@json_option(
+    "An array of objects: topic, deleted, error (null or the reason), instead of the columns TOPIC"
+    " and STATUS."
+)
 @bootstrap_option
 def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Delete the offsets of GROUP in topics.

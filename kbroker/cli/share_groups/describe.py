@@ -38,12 +38,19 @@ class DescribedShareGroups(NamedTuple):
 @click.argument("group", nargs=-1, callback=each_not_blank)
 @click.option("--all-groups", is_flag=True, help="All share groups.")
 @view_options(
-    offsets="Start offset and lag of each share-partition; this is the default.",
+    offsets="Start offset and lag of each share-partition. This is the default.",
     members="Members and the partitions assigned to them.",
     state="Coordinator, state and number of members.",
-    verbose="More columns: leader epochs of offsets, epochs of members and groups.",
+    verbose="More columns: LEADER-EPOCH of offsets, MEMBER-EPOCH of members, GROUP-EPOCH and "
+    "ASSIGNMENT-EPOCH of groups.",
 )
-@json_option
+@json_option(
+    "An array with an object for each group: group and state; with --offsets also offsets (topic, "
+    "partition, start_offset, leader_epoch, lag, error); with --members members (member_id, "
+    "member_epoch, client_id, client_host, subscribed_topics, assignment: partitions by topic); "
+    "with --state coordinator (node_id, host, port), group_epoch, assignment_epoch, assignor, "
+    "member_count."
+)
 @bootstrap_option
 @click.pass_context
 def describe(
@@ -59,8 +66,12 @@ def describe(
 ) -> None:
     """Print offsets, members or state of each GROUP.
 
-    An unknown value is printed as -; a share-partition has no start offset and no lag before its
-    first use.
+    Everything before START-OFFSET, the saved one, is finished; it may stay behind the group's
+    progress until the next acknowledgement. LAG is exact: the records that the group has not
+    finished, including those in flight (KIP-1226), without those that retention has removed. It is
+    negative if START-OFFSET is beyond the log's end, as in Kafka. An unknown value is printed as -,
+    and is null in JSON; a share-partition has no start offset and no lag before its first use. If a
+    group does not exist, the others are described, and the exit code is 1.
 
     \b
     Examples:

@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 @click.option(
     "--to-current",
     is_flag=True,
-    help="To the start offsets of describe: records finished beyond them are delivered again.",
+    help="To the start offsets of describe: records beyond them are redelivered, also finished "
+    "ones. To the end of the log, with a warning, if there is none yet.",
 )
 @reset_options
-@json_option
+@json_option("An array of objects: group, topic, partition, new_offset.")
 @bootstrap_option
 def reset_offsets(
     group: str,
@@ -63,15 +64,20 @@ def reset_offsets(
     """Set the offsets from which GROUP resumes.
 
     GROUP must have no members; it is created if it does not exist. The state of records beyond the
-    new offsets is dropped, so they are delivered again. An offset outside the log is moved to the
+    new offsets is dropped, so they are redelivered. Jobs of a queue that wait and are no longer in
+    the log are dropped; the broker logs their number. An offset outside the log is moved to the
     nearest end of the log, with a warning.
+
+    Needs --topic, --all-topics or --from-file, one target, and --dry-run or --execute. Topics and
+    partitions that do not exist are refused before anything changes. If the broker refuses a
+    partition, the others are reset, and the exit code is 1.
 
     \b
     Examples:
       kbroker share-groups reset-offsets workers --topic orders --to-earliest --dry-run
       kbroker share-groups reset-offsets workers --topic orders:0,2 --to-earliest --execute
-      kbroker share-groups reset-offsets workers --all-topics --to-current --export > workers.csv
-      kbroker share-groups reset-offsets workers --from-file workers.csv --execute
+      kbroker share-groups reset-offsets jobs --all-topics --to-current --dry-run --export > j.csv
+      kbroker share-groups reset-offsets jobs --from-file j.csv --execute
     """
     target = OffsetTarget(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file)
     target.check(without=("shift_by", "by_duration"))

@@ -46,7 +46,8 @@ def _host_names(context: click.Context, param: click.Parameter, values: tuple[st
     metavar="HOST",
     multiple=True,
     callback=_host_names,
-    help="A further host name or IP address by which clients reach the broker; may be repeated.",
+    help="A further host name or IP address by which clients reach the broker, beside localhost, "
+    "127.0.0.1, ::1 and this machine's name; may be repeated.",
 )
 @click.option(
     "--client",
@@ -54,7 +55,8 @@ def _host_names(context: click.Context, param: click.Parameter, values: tuple[st
     metavar="USER",
     multiple=True,
     callback=_user_names,
-    help="Also make a certificate with which this user logs in; may be repeated.",
+    help="Also make a certificate with which this user logs in (mutual TLS), client-USER.pem; may "
+    "be repeated.",
 )
 @click.option(
     "--days",
@@ -66,9 +68,10 @@ def _host_names(context: click.Context, param: click.Parameter, values: tuple[st
 def init(directory: Path, names: tuple[str, ...], clients: tuple[str, ...], days: int) -> None:
     """Make certificates in DIR: an authority, and one for the broker that it signs.
 
-    The broker's certificate is for localhost, this machine's name, and each --name. Prints the
-    lines for the configuration files of the broker and of clients. Existing files are not
-    replaced. Keep ca.key secret: with it anybody can make certificates that your clients trust.
+    Prints the lines for the configuration files of the broker and of clients. ca.pem is for all
+    clients, server.pem for the broker. Keep ca.key secret, and elsewhere: with it anybody can make
+    certificates that your clients trust. All files have mode 0600; existing files are not replaced.
+    Needs the extra kbroker[security].
 
     \b
     Examples:

@@ -38,7 +38,11 @@ _NOTHING = "nothing was aborted"
     help="The first offset of a hanging transaction, as find-hanging prints it.",
 )
 @yes_option
-@json_option
+@json_option(
+    "One object. With ID: transactional_id, outcome (aborted, committed, or null if there was no "
+    "open transaction), producer_id and producer_epoch (those that fence). Otherwise: topic, "
+    "partition, start_offset, producer_id, producer_epoch."
+)
 @bootstrap_option
 def abort(
     id: str | None,
@@ -52,10 +56,12 @@ def abort(
     """Abort the open transaction of the transactional ID, and fence its producer.
 
     The producer gets a fatal error with its next request, and has to be started again. It is fenced
-    even if it has no open transaction. Asks for confirmation.
+    even if it has no open transaction. Asks for confirmation, for which it needs a terminal or
+    --yes (exit code 2), and waits until the transaction has ended. If its commit was decided
+    already, or the answer is no, the exit code is 1.
 
     Without ID, but with --topic, --partition and --start-offset, it aborts a hanging transaction in
-    one partition. One that belongs to an ID is refused.
+    one partition. One that belongs to an ID is refused: it may be committed in other partitions.
 
     \b
     Examples:

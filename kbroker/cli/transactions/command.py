@@ -67,7 +67,8 @@ def transactions() -> None:
     "--longer-than",
     "longer_than_ms",
     type=SpanType(),
-    help="Only ids whose last transaction began longer ago than this, such as 5m.",
+    help="Only ids whose last transaction began longer ago than this, such as 5m. As in Kafka, "
+    "ended ones match too, and so do ids that never had one.",
 )
 @click.option(
     "--pattern",
@@ -75,7 +76,7 @@ def transactions() -> None:
     callback=not_empty,
     help="Only ids that match this regular expression (RE2) as a whole.",
 )
-@json_option
+@json_option("An array of objects: transactional_id, producer_id, state.")
 @bootstrap_option
 def list_transactions(
     states: tuple[tuple[str, ...], ...],
@@ -87,7 +88,8 @@ def list_transactions(
 ) -> None:
     """List transactional ids: all, or those that match all options.
 
-    An id without an open transaction is listed too; --state Ongoing leaves those out.
+    An id without an open transaction is listed too, as Empty (the producer has begun with the id,
+    or was fenced), CompleteCommit or CompleteAbort; --state Ongoing leaves those out.
 
     \b
     Examples:
@@ -112,14 +114,17 @@ def list_transactions(
 
 @transactions.command()
 @click.argument("id", nargs=-1, required=True, callback=each_not_blank)
-@json_option
+@json_option(
+    "An array of objects: transactional_id, state, producer_id, producer_epoch, timeout_ms, "
+    "started_ms and open_ms (null without an open transaction), partitions (numbers by topic)."
+)
 @bootstrap_option
 def describe(id: tuple[str, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print state, producer, time-out and partitions of each transactional ID.
 
-    STARTED, OPEN-FOR and PARTITIONS are those of an open transaction. While it is being committed
-    or aborted, PARTITIONS are all of its partitions. If an ID does not exist, the others are
-    described, and the exit code is 1.
+    The broker aborts an open transaction after the time-out. STARTED (UTC), OPEN-FOR and PARTITIONS
+    are those of an open transaction. While it is being committed or aborted, PARTITIONS are all of
+    its partitions. If an ID does not exist, the others are described, and the exit code is 1.
 
     \b
     Examples:
@@ -169,13 +174,16 @@ def _row(found: Transaction, now_ms: int) -> tuple[Cell, ...]:
     multiple=True,
     help="Only this partition; may be repeated.  [default: all]",
 )
-@json_option
+@json_option(
+    "An array of objects: topic, partition, producers (producer_id, producer_epoch, last_sequence,"
+    " last_timestamp_ms, coordinator_epoch, open_from; null where unknown)."
+)
 @bootstrap_option
 def producers(topic: str, partitions: tuple[int, ...], as_json: bool, bootstrap: Bootstrap) -> None:
     """Print the idempotent and transactional producers that the partitions of TOPIC know.
 
-    OPEN-FROM is the first offset of an open transaction; readers with read_committed wait there. An
-    unknown value is printed as -.
+    OPEN-FROM is the first offset of an open transaction; readers with read_committed wait there.
+    COORDINATOR-EPOCH is that of the last marker. An unknown value is printed as -.
 
     \b
     Examples:

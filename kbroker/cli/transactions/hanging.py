@@ -35,14 +35,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Only transactions without a new record for longer than this.",
 )
-@json_option
+@json_option(
+    "An array of objects: topic, partition, start_offset, producer_id, producer_epoch, "
+    "coordinator_epoch, last_timestamp_ms, idle_ms."
+)
 @bootstrap_option
 def find_hanging(topic: str | None, longer_than_ms: int, as_json: bool, bootstrap: Bootstrap) -> None:
     """Find transactions that are open in a partition, and that the coordinator does not know.
 
-    The default of --longer-than is 5 minutes more than transaction.max.timeout.ms: by then the
-    coordinator has aborted every transaction that it knows. `abort --topic` ends one that was
-    found.
+    Such a transaction never times out, and readers with read_committed get nothing behind its
+    start. The default of --longer-than is 5 minutes more than transaction.max.timeout.ms: by then
+    the coordinator has aborted every transaction that it knows. `abort --topic` ends one that was
+    found; stderr has the command for the first one.
 
     \b
     Examples:

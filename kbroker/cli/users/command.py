@@ -38,13 +38,14 @@ iterations_option = click.option(
     type=click.IntRange(4096, 16384),
     default=8192,
     show_default=True,
-    help="How slow guessing a password is: the rounds of hashing for each log-in.",
+    help="How slow guessing a password is, and each log-in: the rounds of hashing.",
 )
 
 disconnect_option = click.option(
     "--disconnect",
     is_flag=True,
-    help="Also end all connections of the user at once, and its log-ins at the admin endpoint.",
+    help="Also end all connections of the user at once, on every listener, and its log-ins at the "
+    "admin endpoint. Clients that know a new password reconnect by themselves.",
 )
 
 
@@ -79,7 +80,7 @@ def users() -> None:
               help="With --data-dir, for a new directory: as for `kbroker start`.")  # fmt: skip
 @click.option("--state-storage", metavar="ENGINE",
               help="The same for the state.  [default: that of --storage]")  # fmt: skip
-@json_option
+@json_option("One object: user, credentials (mechanism, iterations).")
 @place_options
 def create(
     name: str,
@@ -95,7 +96,8 @@ def create(
     """Create the user NAME.
 
     Asks for the password twice. A client that logs in by PLAIN uses the same password. The first
-    user of a broker without an open listener is created before its start, with --data-dir.
+    user of a broker without an open listener is created before its start, with --data-dir. That
+    takes the lock of the directory, so a running broker refuses it.
 
     \b
     Examples:
@@ -117,11 +119,17 @@ def create(
 
 @users.command()
 @name_argument
-@mechanisms_option("Which log-ins get the password; may be repeated.  [default: all that the user has]")
+@mechanisms_option(
+    "Which log-ins get the password; may be repeated. One that the user does not have is "
+    "added.  [default: all that the user has]"
+)
 @iterations_option
 @password_option
 @disconnect_option
-@json_option
+@json_option(
+    "One object: user, credentials (mechanism, iterations), with --disconnect also disconnected "
+    "(false: it had no connection)."
+)
 @place_options
 def alter(
     name: str,
@@ -159,7 +167,10 @@ def alter(
 @name_argument
 @mechanisms_option("Only these log-ins of the user; may be repeated.  [default: all]")
 @disconnect_option
-@json_option
+@json_option(
+    "One object: user, deleted (names of mechanisms), with --disconnect also disconnected (false: "
+    "it had no connection)."
+)
 @place_options
 def delete(
     name: str,
@@ -203,7 +214,7 @@ def delete(
 
 
 @users.command("list")
-@json_option
+@json_option("An array of objects: user, credentials (mechanism, iterations).")
 @place_options
 def list_users(as_json: bool, data_dir: Path | None, bootstrap: Bootstrap) -> None:
     """List all users and how they may log in.

@@ -118,7 +118,13 @@ _DELIVERIES, _MONTH_MS = "share.delivery.count.limit", str(30 * 86_400_000)
 SETTINGS: Final[Mapping[str, Setting]] = {
     row[0]: Setting(*row)
     for row in (
-        ("prefetch", _GROUP, PREFETCH, "1", "Jobs that a worker holds at a time."),
+        (
+            "prefetch",
+            _GROUP,
+            PREFETCH,
+            "1",
+            "Jobs that a worker holds at a time; 0: as many as its client requests, as in Kafka.",
+        ),
         ("delay", _GROUP, REDELIVERY_DELAY, "1000", "How long a job waits after its first failed delivery."),
         (
             "multiplier",
@@ -135,31 +141,60 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "0.1",
             "The largest random part of a wait that is added to it.",
         ),
-        ("deliveries", _GROUP, _DELIVERIES, "10", "Deliveries of a job before it becomes a dead letter."),
-        ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a live worker may hold a job at most."),
+        (
+            "deliveries",
+            _GROUP,
+            _DELIVERIES,
+            "10",
+            "Deliveries of a job before it becomes a dead letter; by default a broker allows at most 10.",
+        ),
+        (
+            "lock-max",
+            _GROUP,
+            LOCK_MAX,
+            "3600000",
+            "How long a live worker may hold a job at most. Less than the lock itself (30 s) is "
+            "refused; 0s renews no lock.",
+        ),
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of each worker: all, or a share, as in Kafka."),
         (
             "in-flight-limit",
             _GROUP,
             IN_FLIGHT_LIMIT,
             "undecided",
-            "Which jobs count toward the limit of jobs in flight.",
+            "Which jobs count toward share.partition.max.record.locks: the unfinished ones "
+            "(undecided), or also the finished ones between them, as in Kafka (span).",
         ),
-        ("scheduling", _GROUP, SCHEDULING, "true", "Whether jobs that are sent with a due time wait for it."),
-        ("ttl", _GROUP, TTL, "0", "How long a job is worth doing; 0s: always."),
+        (
+            "scheduling",
+            _GROUP,
+            SCHEDULING,
+            "true",
+            "Whether jobs with the header kbroker-delay-ms or kbroker-deliver-at wait until they are "
+            "due. The cost: the broker reads each batch once more to search it for these headers.",
+        ),
+        (
+            "ttl",
+            _GROUP,
+            TTL,
+            "0",
+            "How long after it was sent, or after its due time, a job may still be delivered; 0s: "
+            "always. An older one becomes a dead letter with the cause expired.",
+        ),
         (
             "ordering",
             _GROUP,
             ORDERING,
             "none",
-            "key: jobs with the same key are delivered one at a time, in order.",
+            "key: jobs with the same key are done one at a time, in the order in which they were sent.",
         ),
         (
             "committed",
             _GROUP,
             ISOLATION_LEVEL,
             "read_uncommitted",
-            "Deliver jobs of transactions when they are committed, and none of aborted ones.",
+            "Deliver jobs of transactions when they are committed, and none of aborted ones. An open "
+            "transaction holds back all jobs of its partition that were sent after it began.",
             ("read_uncommitted", "read_committed"),
         ),
         (
@@ -167,14 +202,22 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             Part.TOPIC,
             QUEUE_RETENTION,
             "workqueue",
-            "Whether unfinished jobs outlast the topic's retention.",
+            "What the topic's retention does. workqueue: unfinished jobs stay, finished ones are "
+            "removed soon. unfinished: the same, but finished ones stay for retention.ms. time: "
+            "retention.ms alone decides, as in Kafka.",
         ),
-        ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
+        (
+            "keep-dead-letters",
+            _LETTERS,
+            "retention.ms",
+            _MONTH_MS,
+            "How long dead letters are kept; forever: no limit.",
+        ),
     )
 }
 """The settings of a queue and their defaults. A row is all that a setting needs. Its option, key
 in files, `export`, `describe` and the comparison with an existing queue follow from it. The tests
-then require a line in docs/cli.md and one in docs/queues.md."""
+then require a line in docs/cli-reference.md and one in docs/queues.md."""
 
 ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
     Part.GROUP: {

@@ -1,0 +1,1 @@
+../../../../../../kbroker/formats/crc.py
