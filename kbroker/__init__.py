@@ -5,7 +5,7 @@ Importing the package costs 2 ms: the parts are imported where they are used. Th
 is in docs/internals/architecture.md.
 """
 
-from .protocol.quick_kio import import_kio_alone
+from .quick_kio import import_kio_alone
 
 __version__ = "0.2.0.dev0"
 

@@ -1,5 +1,5 @@
 """Modules of kbroker that the client has too: links in a checkout, copies in a wheel."""
 
-from .protocol.quick_kio import import_kio_alone
+from .quick_kio import import_kio_alone
 
 import_kio_alone()

@@ -1,1 +1,0 @@
-../../../../../../kbroker/protocol/quick_kio.py

@@ -1,0 +1,1 @@
+../../../../../kbroker/quick_kio.py
