@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from tests.checks.sources import nodes
+
 
 def lone_bases(trees: Mapping[str, ast.Module]) -> list[str]:
     """Classes with one subclass, that nothing but this subclass uses: they are neither instantiated
@@ -54,7 +56,7 @@ def _without_index(base: ast.expr) -> Iterator[ast.expr]:
 def _names(module: str, tree: ast.Module) -> dict[str, str]:
     """Names of classes and modules in this module -> what they stand for, with all dots."""
     found = {node.name: f"{module}.{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             above = module.split(".")[: -node.level] if node.level else []
             origin = ".".join((*above, *((node.module,) if node.module else ())))

@@ -67,3 +67,9 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
             line += text.count("\n", counted, match.start())
             counted = match.start()
             yield line, match[1]
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """ast.walk for a tree that is walked often. The caller clears this cache."""
+    return tuple(ast.walk(tree))

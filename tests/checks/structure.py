@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.checks.bases import lone_bases
+from tests.checks.sources import nodes
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "kbroker"
@@ -62,7 +63,7 @@ def _only_renames(tree: ast.Module) -> bool:
 
 
 def _imported(name: str, tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             # Relative ones are in modules, not in packages.
             above = name.split(".")[: -node.level] if node.level else []
@@ -120,7 +121,7 @@ def long_constructors(trees: Mapping[str, ast.Module]) -> list[str]:
     """Classes whose __init__ takes more than MAX_PARAMETERS beside SETTINGS."""
     found = []
     for name, tree in trees.items():
-        for owner in ast.walk(tree):
+        for owner in nodes(tree):
             if not isinstance(owner, ast.ClassDef):
                 continue
             for node in owner.body:
@@ -136,7 +137,7 @@ def done_closures(trees: Mapping[str, ast.Module]) -> list[str]:
     """Nested functions that take only an `error`, the result of a commit."""
     found = []
     for name, tree in trees.items():
-        for outer in ast.walk(tree):
+        for outer in nodes(tree):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 found += [
                     f"{name}.{outer.name}.{node.name}"
@@ -153,7 +154,7 @@ def getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
     return [
         f"{name}:{node.lineno} {node.args[1].value}"
         for name, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in {"getattr", "hasattr"}
@@ -191,7 +192,7 @@ def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
     return [
         f"{name}:{node.lineno}"
         for name, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
     ]
 
@@ -200,7 +201,7 @@ def wired(trees: Mapping[str, ast.Module]) -> list[str]:
     """Attributes of a part that the composition root sets after constructing it."""
     return [
         ast.unparse(target)
-        for node in ast.walk(trees["kbroker.broker.broker"])
+        for node in nodes(trees["kbroker.broker.broker"])
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
@@ -263,7 +264,7 @@ def _unpacking(node: ast.AST, place: str) -> Iterator[str]:
 
 
 def statements(trees: Mapping[str, ast.Module]) -> int:
-    return sum(isinstance(node, ast.stmt) for tree in trees.values() for node in ast.walk(tree))
+    return sum(isinstance(node, ast.stmt) for tree in trees.values() for node in nodes(tree))
 
 
 def long_files(root: Path = ROOT) -> list[str]:
@@ -280,7 +281,7 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         for folder in ("broker", "groups", "storage")
         if any(name.startswith(f"{PACKAGE}.{folder}.") for name in trees)
     }
-    return {
+    found = {
         "import circles": [" ".join(each) for each in circles(graph)],
         "loose modules at the top": [
             name
@@ -299,6 +300,8 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         f"unpackings of {MANY_NAMES} names": long_unpackings(trees),
         f"files above {LONG_FILE_LINES} lines": long_files(root),
     }
+    nodes.cache_clear()
+    return found
 
 
 def main(arguments: list[str]) -> None:

@@ -72,7 +72,7 @@ def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, checkout)
-    built = build_wheel(checkout, wheels)
+    built = build_wheel_with_pip(checkout, wheels)
     pages = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
     assert {name.removeprefix("kbroker/") for name in built.namelist() if name.endswith(".md")} == pages
     install = [
@@ -145,7 +145,28 @@ def copy_for_the_build(folder: str, package: str, checkout: Path) -> Path:
     return checkout
 
 
+BUILD = """
+import sys
+from setuptools import build_meta
+metadata, target = sys.argv[1:]
+build_meta.get_requires_for_build_wheel()
+build_meta.prepare_metadata_for_build_wheel(metadata)
+build_meta.build_wheel(target)
+"""
+"""What pip calls, in one process instead of four."""
+
+
 def build_wheel(checkout: Path, target: Path) -> zipfile.ZipFile:
+    metadata = target.with_name(f"{target.name}-metadata")
+    metadata.mkdir()
+    target.mkdir()
+    command: list[str | Path] = [sys.executable, "-c", BUILD, metadata, target]
+    ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    return wheel_in(target)
+
+
+def build_wheel_with_pip(checkout: Path, target: Path) -> zipfile.ZipFile:
     options = [
         "--quiet",
         "--no-deps",
@@ -161,6 +182,10 @@ def build_wheel(checkout: Path, target: Path) -> zipfile.ZipFile:
         timeout=300,
     )
     assert ended.returncode == 0
+    return wheel_in(target)
+
+
+def wheel_in(target: Path) -> zipfile.ZipFile:
     (wheel,) = target.iterdir()
     return zipfile.ZipFile(wheel)
 
