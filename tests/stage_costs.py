@@ -124,7 +124,10 @@ def kind(args: Any) -> str:
     """Of a process: a broker, another command of kbroker, or something else."""
     words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
     words = [os.path.basename(os.fsdecode(word)) for word in words]
-    place = next((place for place, word in enumerate(words[:4]) if word == "kbroker"), None)
+    before = ["-m", *words]  # kbroker is the program itself, or the module that Python runs
+    place = next(
+        (at for at, pair in enumerate(zip(before, words, strict=False)) if pair == ("-m", "kbroker")), None
+    )
     if place is None:
         return "others"
     return "brokers" if words[place + 1 : place + 2] == ["start"] else "commands"
