@@ -173,7 +173,7 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
             cell.rjust(len(head) + 2) for cell, head in zip(cells[1:], HEAD[1:], strict=True)
         )
     slowest = sorted((pair for row in rows for pair in row.slowest), reverse=True)[:SLOWEST]
-    yield from ("", "slowest tests", *(f"{seconds:6.1f} s  {test}" for seconds, test in slowest))
+    yield from ("", "slowest tests", *(f"{seconds:6.1f} s  {test[:120]}" for seconds, test in slowest))
     for row in rows:
         if row.exit_code and not row.process.startswith("gw"):
             yield f"\nFAILED: {row.stage} ({row.process}, exit code {row.exit_code})"
