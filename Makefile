@@ -29,7 +29,7 @@ PYTEST := $(PY) -m pytest -q
 # Each stage writes down what it costs, and `make test` prints the table at its end (tests/stage_costs.py).
 COSTS := build/stage-costs
 COUNTED = -p tests.stage_costs --costs=$(COSTS)/$@
-TIMED = $(PY) -m tests.stage_costs run $(COSTS)/$@
+TIMED = -m tests.stage_costs run $(COSTS)/$@
 # Tests of the broker's behaviour keep its data in memory, if there are 4 GB: their syncs would wait for one another. Stages that
 # judge files, crashes and power cuts stay on the disk.
 IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
@@ -72,11 +72,11 @@ demo: .venv-run/.ready
 
 lint: .venv/.ready
 	@printf '\n== ruff ==\n'
-	$(TIMED) $(PY) -m ruff check .
+	$(PY) $(TIMED) $(PY) -m ruff check .
 	@printf '\n== mypy --strict ==\n'
-	$(TIMED) $(PY) -m mypy
+	$(PY) $(TIMED) $(PY) -m mypy
 	@printf '\n== import contracts ==\n'
-	$(TIMED) .venv/bin/lint-imports --no-logo
+	$(PY) $(TIMED) .venv/bin/lint-imports --no-logo
 	@printf '\n== sizes and documentation ==\n'
 	$(PYTEST) $(COUNTED) tests/checks
 
@@ -121,7 +121,7 @@ test-powercut: .venv/.ready recorder
 # Types of the data sources are checked here, where Spark's are known. Two processes, a Spark session in each.
 test-spark: .venv-spark/.ready
 	@printf '\n== Spark: mypy --strict ==\n'
-	$(TIMED) $(SPARK_PY) -m mypy spark/src
+	$(SPARK_PY) $(TIMED) $(SPARK_PY) -m mypy spark/src
 	@printf '\n== Spark data sources and pipeline ==\n'
 	$(SPARK_PY) -m pytest -q $(COUNTED) -n 2 --dist loadfile spark/tests
 

@@ -124,7 +124,10 @@ def kind(args: Any) -> str:
     """Of a process: a broker, another command of kbroker, or something else."""
     words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
     words = [os.path.basename(os.fsdecode(word)) for word in words]
-    place = next((place for place, word in enumerate(words[:4]) if word == "kbroker"), None)
+    before = ["-m", *words]  # kbroker is the program itself, or the module that Python runs
+    place = next(
+        (at for at, pair in enumerate(zip(before, words, strict=False)) if pair == ("-m", "kbroker")), None
+    )
     if place is None:
         return "others"
     return "brokers" if words[place + 1 : place + 2] == ["start"] else "commands"
@@ -170,7 +173,7 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
             cell.rjust(len(head) + 2) for cell, head in zip(cells[1:], HEAD[1:], strict=True)
         )
     slowest = sorted((pair for row in rows for pair in row.slowest), reverse=True)[:SLOWEST]
-    yield from ("", "slowest tests", *(f"{seconds:6.1f} s  {test}" for seconds, test in slowest))
+    yield from ("", "slowest tests", *(f"{seconds:6.1f} s  {test[:120]}" for seconds, test in slowest))
     for row in rows:
         if row.exit_code and not row.process.startswith("gw"):
             yield f"\nFAILED: {row.stage} ({row.process}, exit code {row.exit_code})"

@@ -29,7 +29,8 @@ def test_a_failing_one():
     ("args", "expected"),
     [
         ([sys.executable, "-m", "kbroker", "start", "--data-dir", "x"], "brokers"),
-        ([sys.executable, "-W", "error", "-m", "kbroker", "start"], "others"),
+        ([sys.executable, "-W", "error", "-m", "kbroker", "start"], "brokers"),
+        ([sys.executable, "-m", "mypy", "kbroker", "start"], "others"),
         (["/bin/kbroker", "start"], "brokers"),
         ([Path("/bin/kbroker"), "queues", "create", "start"], "commands"),
         ([sys.executable, "-c", "kbroker start"], "others"),
