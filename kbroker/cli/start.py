@@ -181,7 +181,7 @@ def start(
 
     It refuses a data directory of another engine, of a newer format, or in use by another broker.
     """
-    from kbroker.process import collect_seldom
+    from kbroker.broker.commits.process import collect_seldom
 
     collect_seldom()
     check_environment(context)
