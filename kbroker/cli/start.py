@@ -181,16 +181,12 @@ def start(
 
     It refuses a data directory of another engine, of a newer format, or in use by another broker.
     """
-    from kbroker.broker.commits.process import collect_seldom
-
-    collect_seldom()
-    check_environment(context)
+    _begin(context)
     from kbroker.broker.options import StartOptions
     from kbroker.cli.logging_setup import set_up_logging
 
     config = _config(context, configs, storage, state_storage)
-    listeners = _listeners(context, config)
-    if not listeners:
+    if not (listeners := _listeners(context, config)):
         _check_addresses(context, listen, advertise)
     options = StartOptions(
         data_dir=Path(data_dir),
@@ -213,6 +209,13 @@ def start(
     from kbroker.server.run import run
 
     return run(options)
+
+
+def _begin(context: click.Context) -> None:
+    from kbroker.broker.commits.process import collect_seldom
+
+    collect_seldom()  # before the broker's modules are imported
+    check_environment(context)
 
 
 def _config(

@@ -273,7 +273,9 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         "loose modules at the top": [
             name
             for name in trees
-            if name.count(".") == 1 and (root / f"{name.replace('.', '/')}.py").exists()
+            if name.count(".") == 1
+            and not name.endswith(".__main__")
+            and (root / f"{name.replace('.', '/')}.py").exists()
         ],
         **between,
         f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
