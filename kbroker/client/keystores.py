@@ -103,7 +103,7 @@ def _converted(name: str, path: str, data: bytes, convert: Callable[[], T]) -> T
         return convert()
     except ImportError as error:
         raise OperatorError(
-            f"{name}: {path} is not a PEM file; PKCS12 needs pip install 'kbroker[security]'"
+            f"{name}: {path} is not a PEM file; PKCS12 needs pip install cryptography"
         ) from error
     except ValueError as error:
         reason = "not a PEM file and not a PKCS12 file, or its password is wrong"

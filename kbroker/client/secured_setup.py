@@ -121,7 +121,7 @@ class SecuredSetup:
             from kbroker.client.certificates import new_authority, server_certificate, write_private
         except ImportError as error:
             raise OperatorError(
-                "certificates need the package cryptography: pip install 'kbroker[security]'"
+                "certificates need the package cryptography: pip install cryptography"
             ) from error
         authority = new_authority("kbroker authority for a trial")
         self._folder.mkdir(parents=True)

@@ -12,7 +12,7 @@ def to_pem(data: bytes, password: str | None) -> bytes:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError as error:
-        raise OperatorError("PKCS12 files need `pip install 'kbroker[security]'`") from error
+        raise OperatorError("PKCS12 files need `pip install cryptography`") from error
     try:
         found = pkcs12.load_pkcs12(data, password.encode() if password else None)
     except UnsupportedAlgorithm as error:

