@@ -404,7 +404,7 @@ def check_documented(root: click.Command, program: str, page: Path) -> None:
         assert name in sections, f"{page} has no section for {name}"
         for parameter in command.params:
             for option in (name for name in parameter.opts if name.startswith("--")):
-                assert re.search(rf"^\| `(?:[^`]*[ ,])?{option}[ ,`]", sections[name], re.MULTILINE), (
+                assert re.search(rf"^\| [^|]*`(?:[^`|]*[ ,])?{option}[ ,`]", sections[name], re.MULTILINE), (
                     f"{page} does not list {option} of {name}"
                 )
             if isinstance(parameter, click.Argument):

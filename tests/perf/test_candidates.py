@@ -27,6 +27,7 @@ def without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(apache_kafka, "POM", tmp_path / "pom.xml")
     for module in (apache_kafka, kafka_broker):
         monkeypatch.setattr(module, "LIBS", tmp_path / "libs")
     kafka_broker.why_missing.cache_clear()

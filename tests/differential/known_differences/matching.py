@@ -14,12 +14,13 @@ from tests.differential.transcript import Json
 @dataclass(frozen=True)
 class Difference:
     """`path`: a regular expression found in the place. `scripts`: patterns of names. `holds`: a
-    condition on Kafka's value and kbroker's."""
+    condition on Kafka's value and kbroker's. `is_certain`: False if it depends on time."""
 
     id: str
     path: str
     holds: Callable[[Json, Json], bool]
     scripts: str = "*"
+    is_certain: bool = True
 
     def concerns(self, script: str) -> bool:
         return any(fnmatchcase(script, pattern) for pattern in self.scripts.split())
