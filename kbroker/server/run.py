@@ -262,8 +262,9 @@ async def return_freed_memory() -> None:
             now_bytes = _anonymous_bytes(memory_fd)
             if now_bytes > least_bytes + _TRIM_FROM_BYTES:
                 await trio.to_thread.run_sync(trim, KEEP_BYTES)
-                now_bytes = least_bytes = _anonymous_bytes(memory_fd)
-            least_bytes = min(least_bytes, now_bytes)
+                least_bytes = _anonymous_bytes(memory_fd)
+            else:
+                least_bytes = min(least_bytes, now_bytes)
     finally:
         os.close(memory_fd)
 
