@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,9 +34,10 @@ def command_lines() -> Iterator[set[bytes]]:
 
     def look() -> None:
         while not over.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # Not Path.glob: it may raise when a process ends while it looks.
+            for process in filter(str.isdigit, os.listdir("/proc")):
                 with suppress(OSError):
-                    seen.add(path.read_bytes())
+                    seen.add(Path("/proc", process, "cmdline").read_bytes())
 
     thread = threading.Thread(target=look)
     thread.start()

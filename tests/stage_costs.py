@@ -29,6 +29,7 @@ import pytest
 BEGAN_S = time.monotonic()
 SLOWEST = 10
 FAILED_SHOWN = 20
+REASON_CHARS = 500
 
 
 @dataclass
@@ -101,8 +102,10 @@ class Costs:
         if self._is_worker:
             return
         self._seconds[report.nodeid] += report.duration
-        if report.failed and report.nodeid not in self._row.failed:
-            self._row.failed.append(report.nodeid)
+        if report.failed and not any(line.startswith(report.nodeid) for line in self._row.failed):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = "" if crash is None else " ".join(f"{crash.message} ({crash.path}:{crash.lineno})".split())
+            self._row.failed.append(f"{report.nodeid}  {why}".rstrip())
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -177,7 +180,7 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         if row.exit_code and not row.process.startswith("gw"):
             yield f"\nFAILED: {row.stage} ({row.process}, exit code {row.exit_code})"
-            yield from (f"  {test[:120]}" for test in row.failed[:FAILED_SHOWN])
+            yield from (f"  {test[:REASON_CHARS]}" for test in row.failed[:FAILED_SHOWN])
 
 
 def line(name: str, rows: list[Row]) -> list[str]:

@@ -63,7 +63,7 @@ def disk(kind: str, tmp_path: Path) -> Iterator[Path]:
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 0.05)
     monkeypatch.setattr(dead_letters, "ROOM_RETRY_S", 0.1)
-    monkeypatch.setattr(dead_letter_room, "TURN_S", 0.2)
+    monkeypatch.setattr(dead_letter_room, "TURN_S", 0.0)
 
 
 class Standstill(AssertionError):

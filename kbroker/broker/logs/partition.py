@@ -125,6 +125,8 @@ class Partition(ReadablePartition):
         self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
         self.appended_bytes = 0
+        self.retention_checks = 0
+        """How often retention has looked at the whole log."""
         self.has_transactions = False
         """Whether the log may have transactions; stored before the first one (TransactionalLog). A
         marker alone is none: it ends nothing."""

@@ -109,11 +109,12 @@ async def apply_retention(
         )
     if held_logs is not None:
         held_logs.note(partition, holdings)
-    if start <= partition.log_start_offset:
-        return False
-    logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)
-    await topics.move_log_start(partition, start, to_free_space=True)
-    return True
+    has_moved = start > partition.log_start_offset
+    if has_moved:
+        logger.info("retention: %s-%d now starts at %d", partition.topic_name, partition.log.partition, start)
+        await topics.move_log_start(partition, start, to_free_space=True)
+    partition.retention_checks += 1
+    return has_moved
 
 
 def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: int) -> int:

@@ -290,7 +290,8 @@ class DeadLetters(DeadLetterHooks):
                 if loaded is None:
                     self._close(work)
                     return
-                has_worked = await self._turn(work, loaded)
+                with self._room.writing(work.key):
+                    has_worked = await self._turn(work, loaded)
             except CannotCopy as error:
                 # Others that are rejected meanwhile do not put it off.
                 copy_again_at = min(copy_again_at, trio.current_time() + retry_s)
