@@ -77,7 +77,7 @@ def test_groups_lose_nothing_without_syncs(engine: str, tmp_path: Path, progress
 def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path: Path) -> None:
     """A kill reveals it only if it happens before a later commit covers the lost one, hence the
     further attempts."""
-    for attempt in range(4):
+    for attempt in range(12):
         home = tmp_path / str(attempt)
         home.mkdir()
         try:
