@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kbroker
+from tests.checks.installed_size import closure, size_bytes
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -99,3 +101,12 @@ def test_distributions_require_the_same_version_of_each_other() -> None:
             *((each["name"], "", PROJECT["name"]) for each in (SPARK, *PLUGINS)),
         ]
     )
+
+
+def test_the_installed_size_counts_what_the_default_install_needs() -> None:
+    found = dict(closure("kbroker", ()))
+    own = {canonicalize_name(Requirement(each).name) for each in PROJECT["dependencies"]}
+    assert own <= set(found)
+    assert {"mmap-ninja"} <= found["numpy"]
+    assert "kbroker-client" not in found
+    assert size_bytes(distribution("numpy")) > 1 << 20
