@@ -23,7 +23,7 @@ from perf.suite.candidates import KINDS
 from perf.suite.goals import Goal, all_goals, engine_ratios, judge
 from perf.suite.output import open_console, output_options, report, working_directory
 from perf.suite.results import Results
-from perf.suite.rows import Row, all_rows
+from perf.suite.rows import Row, footprint, latency, produce, scale, share
 from perf.suite.runner import Runner, Settings
 
 FULL = Settings(rounds=3, seconds=2.0, warming_s=3.0, warm_up_s=0.5, quick=False, budget_s=58 * 60)
@@ -43,6 +43,11 @@ class Suite(NamedTuple):
     full: Settings
     quick: Settings
     with_tls: bool = False
+
+
+def all_rows() -> list[Row]:
+    """In the order in which they run and are shown. Memory comes last, after all other work."""
+    return [*produce.ROWS, *share.ROWS, *latency.ROWS, *scale.ROWS, *footprint.ROWS]
 
 
 SUITE = Suite(

@@ -1,6 +1,8 @@
 """Measures the structure of the code: the figures that tests/checks/test_structure.py bounds.
 
 python -m tests.checks.structure [--list]            --list: the names behind each figure
+
+Of kbroker/, and the general ones of each other package of OTHERS.
 """
 
 from __future__ import annotations
@@ -16,6 +18,14 @@ from tests.checks.sources import nodes
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "kbroker"
+OTHERS = {
+    "kbroker_client": "clients/python/src",
+    "kbroker_spark": "spark/src",
+    "kbroker_pipeline": "spark/src",
+    "perf": ".",
+}
+"""Packages and the folders that they are in. Files of `_shared` are links into kbroker/."""
+_LINKED = "_shared"
 MAX_PARAMETERS = 7
 SETTINGS = frozenset({"config", "data_dir", "durability", "state_storage", "storage"})
 """Parameters that are options of `kbroker start`; they do not count."""
@@ -32,10 +42,12 @@ MANY_NAMES = 5
 Graph = Mapping[str, frozenset[str]]
 
 
-def modules(root: Path = ROOT) -> dict[str, ast.Module]:
+def modules(root: Path = ROOT, package: str = PACKAGE) -> dict[str, ast.Module]:
     """Each module of the package by its dotted name."""
     found = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
+    for path in sorted((root / package).rglob("*.py")):
+        if _LINKED in path.parts:
+            continue
         parts = path.relative_to(root).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
     return found
@@ -254,13 +266,28 @@ def statements(trees: Mapping[str, ast.Module]) -> int:
     return sum(isinstance(node, ast.stmt) for tree in trees.values() for node in nodes(tree))
 
 
-def long_files(root: Path = ROOT) -> list[str]:
-    sizes = {path: len(path.read_text().splitlines()) for path in sorted((root / PACKAGE).rglob("*.py"))}
+def long_files(root: Path = ROOT, package: str = PACKAGE) -> list[str]:
+    sizes = {path: len(path.read_text().splitlines()) for path in sorted((root / package).rglob("*.py"))}
     return [f"{path.relative_to(root)}: {lines}" for path, lines in sizes.items() if lines > LONG_FILE_LINES]
 
 
+def general(root: Path, package: str) -> dict[str, list[str]]:
+    """The findings of the figures that every package has, by title."""
+    trees = modules(root, package)
+    graph = imports(trees)
+    return {
+        "import circles": [" ".join(each) for each in circles(graph)],
+        f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
+        "public class names twice": twins(trees),
+        "small modules with one importer": small_modules(graph, root),
+        "bases of one class": lone_bases(trees),
+        f"unpackings of {MANY_NAMES} names": long_unpackings(trees),
+        f"files above {LONG_FILE_LINES} lines": long_files(root, package),
+    }
+
+
 def figures(root: Path = ROOT) -> dict[str, list[str]]:
-    """The findings of each figure, by title."""
+    """The findings of each figure of kbroker/, by title."""
     trees = modules(root)
     graph = imports(trees)
     between = {
@@ -269,7 +296,7 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         if any(name.startswith(f"{PACKAGE}.{folder}.") for name in trees)
     }
     found = {
-        "import circles": [" ".join(each) for each in circles(graph)],
+        **general(root, PACKAGE),
         "loose modules at the top": [
             name
             for name in trees
@@ -278,16 +305,10 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
             and (root / f"{name.replace('.', '/')}.py").exists()
         ],
         **between,
-        f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
         "done-closures": done_closures(trees),
         "getattr on an SPI": spi_getattrs(trees),
         "work_in": calls_of(trees, "work_in"),
         "attributes of parts set after construction": wired(trees),
-        "public class names twice": twins(trees),
-        "small modules with one importer": small_modules(graph, root),
-        "bases of one class": lone_bases(trees),
-        f"unpackings of {MANY_NAMES} names": long_unpackings(trees),
-        f"files above {LONG_FILE_LINES} lines": long_files(root),
     }
     nodes.cache_clear()
     return found
@@ -295,11 +316,14 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
 
 def main(arguments: list[str]) -> None:
     root = Path.cwd() if "--here" in arguments else ROOT
-    for title, found in figures(root).items():
-        print(f"{len(found):6} {title}")
-        if "--list" in arguments:
-            for each in found:
-                print(f"           {each}")
+    every = {PACKAGE: figures(root)} | {name: general(root / place, name) for name, place in OTHERS.items()}
+    for package, found_of in every.items():
+        print(package)
+        for title, found in found_of.items():
+            print(f"{len(found):6} {title}")
+            if "--list" in arguments:
+                for each in found:
+                    print(f"           {each}")
     print(f"{statements(modules(root)):6} statements")
 
 

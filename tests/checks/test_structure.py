@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.checks.structure import MANY_NAMES, MAX_PARAMETERS, figures
+from tests.checks.structure import MANY_NAMES, MAX_PARAMETERS, OTHERS, ROOT, figures, general
 
 BOUNDS = {
     "import circles": 0,
@@ -113,6 +113,18 @@ LISTED = {
 }
 
 
+_OF_OTHERS = {
+    # ShareConsumer's parameters are the settings of a consumer.
+    "kbroker_client": {"constructors": 1, "public class names": 1, "small modules": 7, "unpackings": 1},
+    "kbroker_spark": {"public class names": 1},
+    # The command line loads its commands, which take its options and helpers from it.
+    "kbroker_pipeline": {"import circles": 1, "public class names": 1, "small modules": 1, "unpackings": 1},
+    # Suites and studies are programs of their own, and each has its own rows.
+    "perf": {"public class names": 11, "small modules": 4},
+}
+"""By the first words of a figure; 0 for the others."""
+
+
 @cache
 def found() -> dict[str, list[str]]:
     return figures()
@@ -126,3 +138,14 @@ def test_the_structure_stays_within_its_bounds(figure: str) -> None:
 @pytest.mark.parametrize("figure", LISTED)
 def test_all_that_is_found_is_listed_with_a_reason(figure: str) -> None:
     assert sorted(found()[figure]) == sorted(LISTED[figure])
+
+
+@pytest.mark.parametrize("package", OTHERS)
+def test_the_other_packages_stay_within_their_bounds(package: str) -> None:
+    every = general(ROOT / OTHERS[package], package)
+    bounds = {
+        figure: next((most for name, most in _OF_OTHERS[package].items() if figure.startswith(name)), 0)
+        for figure in every
+    }
+    too_many = {figure: names for figure, names in every.items() if len(names) > bounds[figure]}
+    assert too_many == {}

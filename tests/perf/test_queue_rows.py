@@ -20,9 +20,9 @@ from perf.queues.jobs import JobReport, lateness_ms, worker
 from perf.queues.own import OURS, queue, standing
 from perf.suite import command
 from perf.suite.candidates import Candidate, make_candidates
+from perf.suite.command import all_rows as rows_of_the_other_suite
 from perf.suite.expectation import Lengths, expected_s
 from perf.suite.rows import Run
-from perf.suite.rows import all_rows as rows_of_the_other_suite
 from perf.workloads.client_process import SLOT_S, ClientReport
 from perf.workloads.window import Plan, Span, Window, measure
 

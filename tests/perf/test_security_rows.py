@@ -13,9 +13,9 @@ from perf.security.__main__ import SUITE
 from perf.security.goals import all_goals
 from perf.suite import command
 from perf.suite.candidates import Candidate, make_candidates
+from perf.suite.command import all_rows as rows_of_the_main_suite
 from perf.suite.expectation import Lengths, expected_s
 from perf.suite.rows import Run
-from perf.suite.rows import all_rows as rows_of_the_main_suite
 
 
 @pytest.fixture(scope="module")

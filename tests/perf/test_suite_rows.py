@@ -12,9 +12,10 @@ from rich.console import Console
 
 from perf.suite import command
 from perf.suite.candidates import KINDS
+from perf.suite.command import all_rows
 from perf.suite.expectation import PAUSE_S, Lengths, by_part, expected_s
 from perf.suite.goals import all_goals
-from perf.suite.rows import Row, all_rows
+from perf.suite.rows import Row
 from perf.suite.runner import Runner, Settings, in_turn
 
 

@@ -13,9 +13,9 @@ from kbroker.client.broker_process import RunningBroker
 from perf.queues import all_rows as rows_of_queues
 from perf.suite import command
 from perf.suite.candidates import Candidate, make_candidates
+from perf.suite.command import all_rows as rows_of_the_main_suite
 from perf.suite.expectation import Lengths, expected_s
 from perf.suite.rows import Run
-from perf.suite.rows import all_rows as rows_of_the_main_suite
 from perf.transactions import all_rows, cleaning, pipeline, reading, table
 from perf.transactions.__main__ import SUITE
 from perf.transactions.clients import RECORDS, fill_with_transactions

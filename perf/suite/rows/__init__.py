@@ -1,5 +1,5 @@
 """The definition of a row, and of a run of it. The rows themselves are in the modules of this
-package; `all_rows` lists them.
+package; `all_rows` of perf/suite/command.py lists them.
 
 A row measures one workload on one candidate, once, in about the length of the run's window, and
 returns its readings by the names in perf.suite.results.METRICS. It compares nothing, and does
@@ -189,10 +189,3 @@ class Row:
 
     def suits(self, candidate: str) -> bool:
         return self.candidates is None or candidate in self.candidates
-
-
-def all_rows() -> list[Row]:
-    """In the order in which they run and are shown. Memory comes last, after all other work."""
-    from perf.suite.rows import footprint, latency, produce, scale, share
-
-    return [*produce.ROWS, *share.ROWS, *latency.ROWS, *scale.ROWS, *footprint.ROWS]

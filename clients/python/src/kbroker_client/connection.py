@@ -97,7 +97,9 @@ class Connection:
     async def log_in(self, security: Security) -> None:
         """Also renews a log-in, on the living connection. Raises BrokerUnreachable."""
         self._security, self._log_in_again_s = security, math.inf
-        if security.mechanism is not None and (lasts_s := await login.log_in(self, security)):
+        if security.mechanism is not None and (
+            lasts_s := await login.log_in(self.call, self.address, security)
+        ):
             self._log_in_again_s = anyio.current_time() + _RENEWED_AT * lasts_s
 
     async def _renew_log_in(self) -> None:

@@ -3,61 +3,59 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final
 
 import anyio
 
 from ._shared.errors import ErrorCode
 from ._shared.formats.security_values import ScramMechanism
 from ._shared.security.scram import ScramClient, ScramRefused
+from .addresses import Address
 from .errors import BrokerUnreachable, NotAuthenticated
 from .security import Security, Token
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 _SCRAM: Final = {"SCRAM-SHA-256": ScramMechanism.SHA_256, "SCRAM-SHA-512": ScramMechanism.SHA_512}
 _ACKNOWLEDGED: Final = b"\x01"
 
 
-async def log_in(connection: Connection, security: Security) -> float:
-    """Returns how many seconds the session lasts; 0: as long as the connection. Raises
-    NotAuthenticated and BrokerUnreachable."""
+async def log_in(call: Callable[..., Awaitable[Any]], address: Address, security: Security) -> float:
+    """`call`: of the connection to `address`. Returns how many seconds the session lasts; 0: until
+    the connection ends. Raises NotAuthenticated and BrokerUnreachable."""
     mechanism = security.mechanism
     assert mechanism is not None
-    answer = await connection.call("sasl_handshake", mechanism=mechanism)
+    answer = await call("sasl_handshake", mechanism=mechanism)
     if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
         offered = ", ".join(answer.mechanisms) or "none"
-        raise NotAuthenticated(f"{connection.address} does not offer {mechanism}, but: {offered}")
-    _check(answer, connection, security)
+        raise NotAuthenticated(f"{address} does not offer {mechanism}, but: {offered}")
+    _check(answer, address, security)
     exchange = _exchange(security)
     try:
         message = await anext(exchange)
         while True:
-            answer = await connection.call("sasl_authenticate", auth_bytes=message)
-            _check(answer, connection, security)
+            answer = await call("sasl_authenticate", auth_bytes=message)
+            _check(answer, address, security)
             message = await exchange.asend(answer.auth_bytes)
     except StopAsyncIteration:
         pass
     except ScramRefused as error:
-        raise _refused(str(error), connection, security) from error
+        raise _refused(str(error), address, security) from error
     finally:
         await exchange.aclose()
     lifetime = getattr(answer, "session_lifetime", None)
     return lifetime.total_seconds() if lifetime is not None else 0.0
 
 
-def _check(answer: Any, connection: Connection, security: Security) -> None:
+def _check(answer: Any, address: Address, security: Security) -> None:
     if answer.error_code is not ErrorCode.none:
         reason = getattr(answer, "error_message", None) or answer.error_code.name.replace("_", " ")
-        raise _refused(reason, connection, security)
+        raise _refused(reason, address, security)
 
 
-def _refused(reason: str, connection: Connection, security: Security) -> NotAuthenticated:
+def _refused(reason: str, address: Address, security: Security) -> NotAuthenticated:
     user = f"user {security.username}, " if security.username else ""
     reason = reason.removeprefix("Authentication failed: ")
-    return NotAuthenticated(f"log-in refused: {reason} ({user}{security.mechanism}, {connection.address})")
+    return NotAuthenticated(f"log-in refused: {reason} ({user}{security.mechanism}, {address})")
 
 
 async def _token(fetch: Token) -> bytes:

@@ -274,7 +274,7 @@ class App:
         and raise what it raises. No broker is needed: see eager.py."""
         from .eager import EagerSender
 
-        before, self.eager_sender = self.eager_sender, EagerSender(self)
+        before, self.eager_sender = self.eager_sender, EagerSender(self.tasks, self.hooks)
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +21,17 @@ from .job import Job
 from .task import RunIn
 
 if TYPE_CHECKING:
-    from .app import App
+    from .hooks import Hooks
     from .sending import Prepared
     from .task import Task
 
 
 class EagerSender:
-    """In place of the connection of an app."""
+    """In place of the connection of an app, with these tasks and hooks."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, tasks: Mapping[str, Task[..., Any]], hooks: Hooks) -> None:
+        self._tasks = tasks
+        self._hooks = hooks
         self._numbers = itertools.count()
 
     async def send(self, prepared: Prepared) -> Sent:
@@ -60,11 +61,11 @@ class EagerSender:
     def _jobs(self, prepared: Prepared) -> tuple[list[tuple[Task[..., Any], Job]], Sent]:
         """For all tasks that read the topic: a second group gets each job too."""
         sent = Sent(prepared.topic, 0, next(self._numbers))
-        headers = (*prepared.headers, *self._app.hooks.made_headers())
+        headers = (*prepared.headers, *self._hooks.made_headers())
         sent_ms = time.time_ns() // 1_000_000
         jobs = [
             (task, Job(task.queue, *sent, 1, sent_ms, prepared.key, prepared.value, headers))
-            for task in self._app.tasks.values()
+            for task in self._tasks.values()
             if task.options.topic == prepared.topic
         ]
         return jobs, sent
@@ -72,6 +73,6 @@ class EagerSender:
     @contextmanager
     def _around(self, job: Job) -> Iterator[None]:
         with ExitStack() as stack:
-            for around in self._app.hooks.around:
+            for around in self._hooks.around:
                 stack.enter_context(around(job))
             yield

@@ -36,8 +36,7 @@ from .running import Concluded, Ended, RunningJob
 from .task import RunIn
 
 if TYPE_CHECKING:
-    from .app import App
-    from .task import Task
+    from .task import Program, Task
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class Runner:
 
     def __init__(
         self,
-        app: App,
+        app: Program,
         task: Task[..., Any],
         facts: Facts,
         concurrency: int,

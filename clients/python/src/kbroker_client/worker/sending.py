@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 import anyio
 import anyio.from_thread
@@ -24,6 +26,7 @@ from .hooks import Hooks
 from .queue_facts import MISSING, check_scheduling, missing
 
 logger = logging.getLogger(__name__)
+_local = threading.local()
 
 GivenHeaders: TypeAlias = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 DELAY_HEADER: Final = "kbroker-delay-ms"
@@ -39,6 +42,48 @@ class Prepared(NamedTuple):
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     is_delayed: bool
+
+
+def in_job_thread() -> bool:
+    """Not in a process that the job has forked: the worker's loop does not run there."""
+    found: bool = getattr(_local, "process", None) == os.getpid()
+    return found
+
+
+@contextmanager
+def as_job_thread() -> Iterator[None]:
+    """This thread runs a job until the end of the block."""
+    _local.process = os.getpid()
+    try:
+        yield
+    finally:
+        _local.process = None
+
+
+class SendsNow(Protocol):
+    """In place of a connection: the job runs at once, in its caller."""
+
+    async def send(self, prepared: Prepared, /) -> Sent: ...
+
+    def send_blocking(self, prepared: Prepared, /) -> Sent: ...
+
+
+class Sends(Protocol):
+    """What a task knows of its App."""
+
+    @property
+    def bootstrap(self) -> str | Sequence[str]: ...
+
+    @bootstrap.setter
+    def bootstrap(self, bootstrap: str | Sequence[str]) -> None: ...
+
+    @property
+    def eager_sender(self) -> SendsNow | None: ...
+
+    @property
+    def sender(self) -> Sender: ...
+
+    def new_sender(self) -> Sender: ...
 
 
 class Sender:

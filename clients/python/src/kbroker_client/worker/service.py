@@ -24,8 +24,7 @@ from .runner import Runner, Statistics
 from .task import RunIn
 
 if TYPE_CHECKING:
-    from .app import App
-    from .task import Task
+    from .task import Program, Task
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Service:
 
     def __init__(
         self,
-        app: App,
+        app: Program,
         *,
         queues: Iterable[str] = (),
         concurrency: int | None = None,
@@ -200,7 +199,7 @@ class Service:
                 self.stop()
 
 
-def _chosen(app: App, queues: tuple[str, ...]) -> list[Task[..., Any]]:
+def _chosen(app: Program, queues: tuple[str, ...]) -> list[Task[..., Any]]:
     """Raises StartRefused."""
     if not app.tasks:
         raise StartRefused("the app has no tasks")
@@ -245,14 +244,14 @@ def end_at_once(code: int) -> None:
     os._exit(code)
 
 
-async def _serve(app: App, service: Service) -> int:
+async def _serve(app: Program, service: Service) -> int:
     async with app:
         await service.run(handle_signals=True)
     return service.left
 
 
 def run(
-    app: App,
+    app: Program,
     *,
     loop: str,
     queues: Iterable[str] = (),

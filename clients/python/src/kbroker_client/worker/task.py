@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, get_origin
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, get_origin
 
 from ..errors import IllegalState
 from ..producer import Sent
+from ..security import Security
+from .hooks import Hooks
 from .job import Job
 from .policies import Unreadable
-from .sending import GivenHeaders, Prepared, as_bytes, encoded, schedule
+from .redirection import Place
+from .sending import GivenHeaders, Prepared, Sends, as_bytes, encoded, in_job_thread, schedule
 from .serializers import JSON, Serializer
-from .threads import in_job_thread
 from .typed import builder
-
-if TYPE_CHECKING:
-    from .app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +113,7 @@ def _run_in(function: Callable[..., Any], mode: str | None) -> RunIn:
 class Task(Generic[P, R]):
     """Made by `App.task`. Calling it calls the function itself, without a queue."""
 
-    def __init__(self, app: App, function: Callable[P, R], options: Options) -> None:
+    def __init__(self, app: Sends, function: Callable[P, R], options: Options) -> None:
         self.app = app
         self.function = function
         self.options = options
@@ -247,6 +247,30 @@ class Task(Generic[P, R]):
             (*encoded(headers), *scheduled),
             bool(scheduled),
         )
+
+
+class Program(Sends, Protocol):
+    """What the parts of a worker know of their App."""
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def hooks(self) -> Hooks: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def security(self) -> Security: ...
+
+    def at(self, place: Place) -> AbstractContextManager[None]: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 def _is_in_a_loop() -> bool:

@@ -42,7 +42,7 @@ from .runner import Statistics
 from .service import Service
 
 if TYPE_CHECKING:
-    from .app import App
+    from .task import Program
 
 _OUTCOMES: Final = {
     "on_success": "succeeded",
@@ -70,7 +70,7 @@ class TestWorker:
 
     __test__ = False  # For pytest, which would collect it.
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: Program, service: Service) -> None:
         self._app = app
         self._service = service
         self._outcomes: deque[Outcome] = deque()
@@ -188,7 +188,7 @@ class Testing:
 
     __test__ = False
 
-    def __init__(self, app: App, place: Place, queues: Iterable[str]) -> None:
+    def __init__(self, app: Program, place: Place, queues: Iterable[str]) -> None:
         self._opened = _testing(app, place, queues)
         self._blocking = ExitStack()
 
@@ -214,7 +214,7 @@ class Testing:
 
 
 @asynccontextmanager
-async def _testing(app: App, place: Place, queues: Iterable[str]) -> AsyncIterator[TestWorker]:
+async def _testing(app: Program, place: Place, queues: Iterable[str]) -> AsyncIterator[TestWorker]:
     background = Background()
     with app.at(place):
         async with app:

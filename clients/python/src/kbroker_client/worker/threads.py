@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from .job import Begin, Job
 from .policies import Failure
-
-if TYPE_CHECKING:
-    from .task import Task
+from .sending import as_job_thread
+from .task import Task
 
 logger = logging.getLogger(__name__)
-
-_local = threading.local()
-
-
-def in_job_thread() -> bool:
-    """Not in a process that the job has forked: the worker's loop does not run there."""
-    found: bool = getattr(_local, "process", None) == os.getpid()
-    return found
 
 
 class Threads:
@@ -69,11 +59,10 @@ class Threads:
             if call.is_left:
                 return
             call.is_running = True
-        _local.process = os.getpid()
         try:
-            self._task.run_plain(arguments)
+            with as_job_thread():
+                self._task.run_plain(arguments)
         finally:
-            _local.process = None
             with self._counting:
                 call.is_running = False
                 self.left -= call.is_left
