@@ -9,23 +9,24 @@ from kbroker.api.unserved import UNSERVED
 
 CLIENTS_DOC = Path(__file__).parents[2] / "docs" / "clients.md"
 HEADING = "### APIs that are not served\n"
-_NEXT = "\n## "
 
 
 def rendered(document: str) -> str:
-    """The document with the present table."""
-    before, _, rest = document.partition(HEADING)
-    return f"{before}{HEADING}{_section()}{_NEXT}{rest.partition(_NEXT)[2]}"
+    """The document with the present table, with which it ends."""
+    return f"{document.partition(HEADING)[0]}{HEADING}{_section()}"
 
 
 def _section() -> str:
-    rows = "".join(f"| {key} | {each.name} | {each.why} |\n" for key, each in sorted(UNSERVED.items()))
+    names: dict[str, list[str]] = {}
+    for key, each in sorted(UNSERVED.items()):
+        names.setdefault(each.why, []).append(f"{each.name} {key}")
+    rows = "".join(f"| {why} | {', '.join(apis)} |\n" for why, apis in names.items())
     return f"""
-Made from the table in `kbroker/api/unserved.py` by `make docs`; do not edit. A client that sends one
-of them loses its connection, and the log names the API and the client.
+Made from `kbroker/api/unserved.py` by `make docs`; do not edit. A client that sends one of these
+loses its connection, and the log names the API and the client.
 
-| API key | name | why |
-| --- | --- | --- |
+| why | APIs, with their keys |
+| --- | --- |
 {rows}"""
 
 
