@@ -1,5 +1,5 @@
-"""The stored formats, byte for byte (docs/format.md): record batches, keys and values of the state
-store."""
+"""The stored formats, byte for byte: record batches, keys and values of the state store. Each head
+draws its part, and docs/format.md leads to them."""
 
 from kbroker.quick_kio import import_kio_serial_alone
 

@@ -10,15 +10,21 @@
                                               5 control, 6 delete horizon
         23     4  last offset delta
         27     8  base timestamp (ms)
-        35     8  max timestamp (ms)
+        35     8  max timestamp (ms)          stamped by the broker in topics with LogAppendTime,
+                                              with a new CRC
         43     8  producer id                 -1: none
         51     2  producer epoch
         53     4  base sequence
         57     4  record count
-        61     …  records, compressed as one piece by the codec
+        61     …  records, compressed as one piece by the codec: 0 none, 1 gzip, 2 snappy
+                  (xerial framing, or raw), 3 lz4 frame, 4 zstd (compression.py)
 
-    record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint),
-            key, value, headers (lengths are zigzag varints, -1 is null)
+    record: length (varint), attributes (1, always 0), timestamp delta (varlong),
+            offset delta (varint), key length (varint), key, value length (varint), value,
+            header count (varint), headers
+    header: key length (varint), key (UTF-8), value length (varint), value
+
+Varints and varlongs are zigzag, seven bits to a byte, least first; length -1 is null.
 
 The broker handles batches as opaque bytes, with one 61-byte unpack. It decodes records only for
 work on single records (timestamps, dead letters, inspection).

@@ -15,6 +15,12 @@ A group's state is its newest checkpoint and the deltas after it. They are found
 backwards: a delta's back offset is that of the group's previous delta or checkpoint. Both have the
 same snapshot epoch (the draft's checkpoint epoch).
 
+The state has a ControlHint for each log (state_values.py): a log without one has no such records.
+If it `is_open`, newer ones may be at its `offset` and behind. After a power cut with durability
+`os`, the log may lack its groups' newest records; then read the whole log. If the checkpoint of a
+group in an open hint is below the log start offset, the group has no state there: it was deleted,
+or has a newer checkpoint behind.
+
 `str` is length (2) and UTF-8. Version 0 of the values is the draft's. This module must not know
 where batches are stored, nor what the state means.
 """

@@ -1,14 +1,32 @@
 """Kafka's coordinator records for classic groups, consumer groups (KIP-848) and committed offsets,
 byte for byte as in `__consumer_offsets`. Their general form is in formats/share_records.py.
 
-    type  key               value                             version
-     0/1  (see below)       GroupOffset                       3, not flexible; 1 with an expiry
-       2  group             ClassicGroupMetadata              3, not flexible
-       3  group             ConsumerGroupMetadata             0
-       5  group, member     ConsumerGroupMember               0
-       6  group             ConsumerGroupTargetMetadata       0
-       7  group, member     ConsumerGroupTargetMember         0
-       8  group, member     ConsumerGroupCurrentMember        0
+    type, value, version               fields; `string?` may be null; the keys of 5, 7 and 8 name a
+                                       member
+    0/1  GroupOffset, 3                offset (8), leader epoch (4; -1: not stated), metadata
+                                       string, commit time (8)
+         ExpiringGroupOffset, 1        offset (8), metadata string, commit time (8), time at which
+                                       it expires (8)
+    2    ClassicGroupMetadata, 3       protocol type string, generation (4), protocol string?,
+                                       leader string?, time since which it has been in its state
+                                       (8), members [member id string, instance id string?, client
+                                       id string, client host string, rebalance timeout (4),
+                                       session timeout (4), subscription bytes, assignment bytes]
+    3    ConsumerGroupMetadata, 0      epoch (4), tag 0: metadata hash (8; the broker's own)
+    5    ConsumerGroupMember, 0        instance id string?, rack id string?, client id string,
+                                       client host string, topic names [string], topic regex
+                                       string?, rebalance timeout (4), server assignor string?,
+                                       tag 0, only with the classic protocol: 1 (1), session
+                                       timeout (4), protocols [name string, metadata bytes]
+    6    ConsumerGroupTargetMetadata, 0    assignment epoch (4), tag 0: assignment time (8)
+    7    ConsumerGroupTargetMember, 0      [topic id (16), partitions [(4)]]
+    8    ConsumerGroupCurrentMember, 0     member epoch (4), previous epoch (4), state (1; 0 stable,
+                                       1 has to revoke, 2 waits for others' partitions), [topic id
+                                       (16), partitions [(4)], tag 0: the member epoch at which it
+                                       got each of them [(4)]], pending revocation likewise
+
+Versions 1 and 3 are not flexible. Type 2 is the last stable generation of a classic group. A group
+with offsets but without any record of its own is a classic group without members.
 
 Kafka's key of a committed offset names the topic; here it names the topic's id
 (state_records.GroupOffsetKey), so that a recreated topic does not begin at the offsets of the old

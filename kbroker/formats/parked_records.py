@@ -12,19 +12,25 @@
     7          offset (8)               type, message, traceback: each a length (2) and UTF-8
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
-time. Both have all fields, so a reader of one order does not need the other. Kind 0 counts the
-parked records. A `kept` record also has kind 5, so it can be delivered after the log has lost it.
+time. Lane 2 waits for its redelivery, 3 is scheduled, 4 waits for its dead letter, with 0 as its
+due time. *Due* is in milliseconds since 1970, *leader epoch* that of the broker life that wrote the
+entry. Both have all fields, so a reader of one order does not need the other. Ignore an entry of
+kind 2 to 4 if that of kind 1 does not name its lane and due time. Kind 0 counts the parked records.
+A `kept` record also has kind 5 (kept_copies.py), so it can be delivered after the log has lost it.
 
 Kind 7 is the reason for which a client rejected a record. The record is ARCHIVING: it is parked in
-lane 4, or in the window, and then it has no other entry here. It goes with its dead letter.
+lane 4, or in the window, and then it has no other entry here. It goes with its dead letter. Ignore
+the entry of any other record: a crash may have left it.
 
-If a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
-While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
+If a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8;
+record_keys.py). While such a record waits for its redelivery (lane 2) it has a third key, kind 6,
+in the same write. Ignore that one if the entry of kind 1 does not name lane 2 and this hash.
 
-The generation is the one in the share-partition's snapshot (share_records.ShareSnapshot). Entries
-of any other generation are garbage, and are removed. Flags: bit 0 is `rejected`, bit 1 says that
-there is a hash, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit for each field
-that it appends; a reader refuses a value with an unknown bit.
+The generation is the one in the share-partition's snapshot (share_records.ShareSnapshot, tag 1001);
+without it nothing is parked. Entries of any other generation are garbage, and are removed. Flags:
+bit 0 is `rejected`, bit 1 says that there is a hash, bit 2 is `expired`, bit 3 is `kept`. A later
+format sets another bit for each field that it appends; a reader refuses a value with an unknown
+bit.
 
 This module must not know what a lane means, nor where a store keeps the entries.
 """

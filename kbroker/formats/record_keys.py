@@ -1,9 +1,9 @@
 """64-bit hashes of record keys, for groups that keep the order of keys
 (`kbroker.queue.ordering=key`).
 
-The hash of a key is stored with parked records, so the function must never change: BLAKE2b of 8
-bytes, big-endian. Records of two keys with the same hash are ordered as if the keys were equal:
-slower, but correct.
+The hash of a key is stored with parked records, so the function must never change: BLAKE2b with a
+digest of 8 bytes and the personalization `kbroker.order`, big-endian. Records of two keys with the
+same hash are ordered as if the keys were equal: slower, but correct.
 """
 
 from __future__ import annotations

@@ -1,9 +1,19 @@
 """Users in the StateStore: their SCRAM credentials, ACLs and quotas.
 
-    scram/      mechanism (1), user name                            ScramCredential: JSON
+    scram/      mechanism (1; 1 SCRAM-SHA-256, 2 SCRAM-SHA-512),    ScramCredential: JSON
+                user name
     meta/scram_secret                                               ScramSecret: JSON
-    acl/        id (16)                                             StoredAcl: JSON
-    quota/      id (16)                                             StoredQuota: JSON
+    acl/        id (16): BLAKE2b of the value                       StoredAcl: JSON
+    quota/      id (16): BLAKE2b of `entity`, compact JSON with     StoredQuota: JSON
+                sorted keys
+
+The JSON members are the fields of the classes, bytes as hexadecimal text; a digest has 16 bytes:
+
+    ScramCredential    {"salt", "iterations", "stored_key", "server_key"}
+    ScramSecret        {"secret"}
+    StoredAcl          {"resource_type", "pattern_type", "name", "principal", "host", "operation",
+                       "permission"}, with Kafka's numbers; a host with a slash is a range
+    StoredQuota        {"entity", "values"}
 
 No password is stored, and none can be computed from a credential, except by guessing. A program
 that reads a credential can still pretend to be the broker: the data directory must be closed to

@@ -1,19 +1,31 @@
 """Kafka's coordinator records for share groups, byte for byte as in `__consumer_offsets` and
 `__share_group_state`. For the other groups see formats/group_records.py.
 
-    key     record type (2)   fields, encoded as a non-flexible message
-    value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields
-                              at the end of each struct
+    key     record type (2)   fields, encoded as a non-flexible message: a string has its length (2;
+                              -1: null) in front, bytes and arrays theirs (4), and there are no tags
+    value   version 0 (2)     fields, encoded as a flexible message: an array, string or bytes has
+                              its length + 1 as an unsigned varint in front (0: null), and every
+                              struct ends with its tagged fields: their number, then for each tag,
+                              size (unsigned varints) and content
 
-    type  topic                  key                                     value
-       0  __share_group_state    group, topic id (16), partition (4)     ShareSnapshot
-       1  __share_group_state    group, topic id (16), partition (4)     ShareUpdate
-      10  __consumer_offsets     group, member                           ShareGroupMember
-      11  __consumer_offsets     group                                   ShareGroupMetadata
-      12  __consumer_offsets     group                                   ShareGroupTargetMetadata
-      13  __consumer_offsets     group, member                           ShareGroupTargetMember
-      14  __consumer_offsets     group, member                           ShareGroupCurrentMember
-      15  __consumer_offsets     group                                   ShareGroupPartitions
+    type, value                       fields; `string?` may be null. Keys: 0 and 1 group, topic id
+                                      (16), partition (4); 10, 13, 14 group, member; others group
+     0  ShareSnapshot                 snapshot epoch (4), state epoch (4), leader epoch (4), start
+                                      offset (8), created (8), written (8), batches [first offset
+                                      (8), last offset (8), state (1), delivery count (2)], tag 0:
+                                      delivery complete count (4), tag 1000: written in (4; not
+                                      Kafka's), tag 1001: parked generation (8; not Kafka's)
+     1  ShareUpdate                   snapshot epoch (4), leader epoch (4), start offset (8),
+                                      batches as above, tag 0: delivery complete count (4)
+    10  ShareGroupMember              rack id string?, client id string, client host string, topic
+                                      names [string]
+    11  ShareGroupMetadata            epoch (4), metadata hash (8; the broker's own, 0: none)
+    12  ShareGroupTargetMetadata      assignment epoch (4), tag 0: assignment time (8)
+    13  ShareGroupTargetMember        [topic id (16), partitions [(4)]]
+    14  ShareGroupCurrentMember       member epoch (4), previous epoch (4), state (1; 0), [topic id
+                                      (16), partitions [(4)]]
+    15  ShareGroupPartitions          initializing [topic id (16), name string, partitions [(4)]],
+                                      initialized likewise, deleting [topic id (16), name string]
 
     ShareUpdate in full: 00 00 | snapshot epoch (4) | leader epoch (4) | start offset (8)
         | batch count + 1 (varint)

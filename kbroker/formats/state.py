@@ -30,9 +30,13 @@ sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
     quota/         id (16)                                           StoredQuota: JSON
 
 The JSON values are defined in state_values.py, and can be imported from here too; those of users
-are in security_values.py. Later formats may
-add namespaces, meta names and group record types; readers skip those that they do not know
+are in security_values.py, those of transactions in transactions.py. Later formats may add
+namespaces, meta names and group record types; readers skip those that they do not know
 (`parse_key` returns None). A value that cannot be read raises ValueError.
+
+Resource types are 2 topic, 4 broker (name: node id, or empty for all) and 32 group. `meta/`
+`generation` is the leader epoch of all partitions. `share_control/` is there where a log has share
+state in control records, `dead_letter/` while records may be ARCHIVING.
 
 The values of group records, offsets and share state are Kafka's own bytes
 (formats/share_records.py, formats/group_records.py). Their keys begin with the fields that they are

@@ -1,7 +1,23 @@
 """The JSON values in the StateStore; formats/state.py has their keys.
 
 The JSON is compact and UTF-8. Readers ignore unknown members, since later formats may add some. A
-value that cannot be read raises ValueError.
+value that cannot be read raises ValueError. The members are the fields of the classes below, which
+say what they mean; a missing one has the default named here.
+
+    Generation        {"number", "unsynced": false}
+    ProducerIds       {"next_id"}
+    PersisterName     {"name"}
+    Topic             {"name", "partitions", "created_ms", "state": "live"}; or state "deleting"
+    Config            {"entries": {name: value}}
+    LogStart          {"offset"}
+    Cleaned           {"offset"}
+    LeaderEpoch       {"start_offset"}
+    ProducerSnapshot  {"producers": [[producer id, epoch, [[first sequence, last sequence, base
+                      offset, last offset, time], ...], ...], ...]}: at most five batches each. A
+                      transactional producer has three or four more members (Producer)
+    DeadLetterCursor  {"topic", "topic_id", "partition", "offset"}
+    GivenUp           {"records"}
+    ControlHint       {"offset", "is_open", "groups": {name: [checkpoint, newest]}}
 """
 
 from __future__ import annotations
@@ -102,8 +118,8 @@ class Config(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class LogStart(JsonValue):
-    """The log start offset (DeleteRecords, retention). It may lie inside the first remaining
-    batch."""
+    """The log start offset (DeleteRecords, retention), if it is not the log's beginning. It may lie
+    inside the first remaining batch."""
 
     offset: int
 
@@ -117,7 +133,7 @@ class Cleaned(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpoch(JsonValue):
-    """The first offset that was appended under the leader epoch in the key."""
+    """The log's end when the leader epoch in the key began: the first offset appended under it."""
 
     start_offset: int
 
@@ -172,7 +188,7 @@ class Producer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot(JsonValue):
     """A log's producer state as of the offset in the key, which is not included. As JSON: arrays in
-    the order of the fields.
+    the order of the fields. Below the log start and beyond the log's end a reader ignores it.
 
     A log may have tens of thousands of producers. A thread encodes and decodes them in pieces, so
     that other threads can run in between.

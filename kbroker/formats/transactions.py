@@ -6,15 +6,31 @@
                      partition (4)
     aborted/         topic id (16), partition (4), last offset (8)      AbortedTransaction
 
+    TransactionRecord     {"producer_id", "producer_epoch", "last_producer_epoch",
+                          "previous_producer_id", "next_producer_id", "timeout_ms", "state",
+                          "partitions": {topic id: [number]}, "groups", "started_ms", "updated_ms",
+                          "version"}
+    TransactionalLog      {"first_offset"}: this log may have transactions from that offset on
+    AnyGroupOffset        what the group gets if the producer's open transaction is committed
+    AbortedTransaction    producer id (8), first offset (8), last stable offset (8): from its first
+                          record to its marker. Those after the newest snapshot of the producers
+                          are found in the log alone
+
 The fields are those of Kafka's `__transaction_state`, except that a transaction names its topics
 by id, and the consumer groups whose offsets it commits instead of their partitions of
-`__consumer_offsets`. One key always has the newest state.
+`__consumer_offsets`. One key always has the newest state: 0 Empty, 1 Ongoing, 2 PrepareCommit,
+3 PrepareAbort, 4 CompleteCommit or 5 CompleteAbort. In state 2 or 3 the transaction has ended, but
+some of its logs may lack their marker, and its groups their offsets. The epoch is then that of the
+markers.
 
 A marker is a control batch with one record, which ends the transaction of its producer in one log.
-It has bits 4 and 5 of its attributes set, the producer's id and epoch, and no sequence:
+It has bits 4 and 5 of its attributes set, the producer's id and epoch, and base sequence -1:
 
     record key      version (2) = 0, type (2): 0 ABORT, 1 COMMIT
-    record value    version (2) = 0, coordinator epoch (4)
+    record value    version (2) = 0, coordinator epoch (4); a later version only adds fields
+
+It decides about all batches of its producer id with bit 4 that are before it, back to the marker
+before. Without a marker their transaction is open.
 
 This module must not know when a state may follow another one (kbroker/transactions).
 """

@@ -8,8 +8,8 @@ interval, and has updates after it, is replaced.
 
 No other housekeeping is needed. Kafka prunes its state topic below the oldest live snapshot. Here a
 snapshot removes the keys of the updates that it includes, and a deletion all keys of the
-share-partition; an engine reclaims the space itself (docs/persisters.md has the measurement). This
-module must not know what runs it, nor how often.
+share-partition; an engine reclaims the space itself (docs/internals/share-partitions.md has the
+measurement). This module must not know what runs it, nor how often.
 """
 
 from __future__ import annotations

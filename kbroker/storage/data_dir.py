@@ -1,11 +1,5 @@
-"""The data directory: its lock, its description, and the folders of the engines.
-
-    DATA_DIR/
-        kbroker.json          format version, cluster id, node id, the two engines; every reader
-                              starts with it
-        .lock                 locked (flock) by the broker that runs on this directory
-        log-<engine>/         topic data, laid out by the log engine
-        state-<engine>/       topics, groups, share state, laid out by the state engine
+"""The data directory: its lock, its description (`kbroker.json`), and the folders of the engines.
+docs/format.md draws it.
 
 `kbroker.json` is created by a rename when the directory is first used. Afterwards only its format
 version changes: it rises when the directory gets something that earlier versions would misread.

@@ -55,7 +55,7 @@ SMALL_MODULES = {
     "kbroker.settings.broker_quotas of kbroker.settings.broker": _TABLE,
     "kbroker.settings.broker_sasl of kbroker.settings.broker": _TABLE,
     "kbroker.share.throttle of kbroker.share.acquire": (
-        "arithmetic over two columns, with the table that docs/share-partition.md explains"
+        "arithmetic over two columns, with the table in its head"
     ),
     "kbroker.testing.broker of kbroker.testing.pytest_plugin": "a public module, for fixtures of users",
 }

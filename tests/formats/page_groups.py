@@ -1,8 +1,8 @@
-"""Reads groups and committed offsets from a state map by docs/format.md alone, without kbroker's
-code, like page_reader.py.
+"""Reads groups and committed offsets from a state map by docs/format.md and the heads of
+modules that it links to, without kbroker's code, like page_reader.py.
 
-A record is a tuple of its fields in the page's order, tagged fields last; a missing tagged field is
-None.
+A record is a tuple of its fields in the order of the heads, tagged fields last; a missing tagged
+field is None.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reads a data directory by docs/format.md alone, without kbroker's code: this proves that the page
-is sufficient.
+"""Reads a data directory by docs/format.md and the heads of modules that it links to, without
+kbroker's code: this proves that they are sufficient.
 
 `read_directory` returns every partition's batches and the state map; `share_states` decodes the
-share state in it. This module is written from the page only, so that a wrong or incomplete page
-makes a test fail; it must not import kbroker.
+share state in it. This module is written from these texts only, so that a wrong or
+incomplete one makes a test fail; it must not import kbroker.
 """
 
 from __future__ import annotations

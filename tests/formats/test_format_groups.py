@@ -1,5 +1,5 @@
-"""docs/format.md is sufficient to read groups of all types and their offsets from every engine's
-directory."""
+"""docs/format.md and the heads that it links to are sufficient to read groups of all types and
+their offsets from every engine's directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""docs/format.md is sufficient: a reader written from it alone finds the same in every engine's
-directory as the engine."""
+"""docs/format.md and the heads that it links to are sufficient: a reader written from them alone
+finds the same in every engine's directory as the engine."""
 
 from __future__ import annotations
 

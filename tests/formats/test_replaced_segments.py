@@ -1,5 +1,5 @@
-"""docs/format.md also describes segments whose contents were replaced: a reader written from it
-alone finds the same in them as the engine."""
+"""docs/format.md and the heads that it links to also describe segments whose contents were
+replaced: a reader written from them alone finds the same in them as the engine."""
 
 from __future__ import annotations
 

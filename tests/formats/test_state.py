@@ -336,7 +336,7 @@ def test_values_as_bytes(key: StateKey, value: state_records.JsonValue, encoded:
 
 
 def test_the_id_of_an_acl_is_a_hash_of_its_value() -> None:
-    """As docs/format.md says, so that other versions find the same key."""
+    """As the head of security_values.py says, so that other versions find the same key."""
     assert AclKey.of(ACL) == AclKey.of(replace(ACL))
     assert AclKey.of(ACL).acl_id == UUID(bytes=blake2b(ACL.encode(), digest_size=16).digest())
     assert AclKey.of(ACL) != AclKey.of(replace(ACL, host="10.0.0.1"))

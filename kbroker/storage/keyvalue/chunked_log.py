@@ -10,6 +10,8 @@ segments. The engine's small ordered table `meta` holds:
     "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8)
                                                   max timestamp (8)
 
+Log numbers are unsigned. Log and segment numbers are never reused while the number is known.
+
 The last segment of a log is the active one. Its totals in `meta` are not kept up to date, since
 that would need a second write with every chunk: they are read from the head of its last chunk.
 

@@ -4,7 +4,7 @@ whole.
     sub-database       key                                  value
     "meta"             chunked_log's "L" and "S" entries
                        "G" segment number (8)               empty: removed, not yet freed
-    "s" number (hex)   base offset (8)                      chunk
+    "s" number (hex)   base offset (8), unsigned            chunk
 
 Each call is one transaction, synced at its commit, so sync() has nothing to do. A transaction
 belongs to its thread, hence `write_in_thread`. A removal has two steps: first the segment is

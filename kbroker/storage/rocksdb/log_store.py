@@ -2,7 +2,7 @@
 range deletion.
 
     column family   key                                        value
-    default         log number (4) base offset (8)             chunk
+    default         log number (4) base offset (8), unsigned   chunk
     "meta"          chunked_log's "L" and "S" entries
 
 write() puts the batch into the WAL without a sync, and runs on the broker's loop; sync() belongs to

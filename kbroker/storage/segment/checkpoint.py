@@ -3,7 +3,7 @@ that a start after a crash need not read them.
 
     <segment>/checkpoint:  b"kbroker checkpoint 1 little\\n"     version and byte order
                            pieces, each:
-                               u32 batches
+                               u32 batches (little-endian, as all numbers here)
                                u32 CRC-32C of the batches field and the rows, chained to the CRC of
                                    the piece before (the first piece: of the head)
                                int64 index rows of these batches: base offsets, last offsets,

@@ -7,9 +7,10 @@ checked, beginning with the last one in the checkpoint. Rereading that one shows
 was modified. After a clean shutdown nothing is reread: the store has saved the indexes in the file
 `clean-shutdown`, which is removed before the first write.
 
-    clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
+    clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order, of all numbers
                      u32 length, JSON                   [[log directory, base offset, batches,
-                                                        [Recorded: what its checkpoint holds]], ...]
+                                                        what its checkpoint holds: [batches, bytes,
+                                                        CRC]], ...]
                      int64 index rows                   of each entry in turn: base offsets, last
                                                         offsets, ends, newest timestamps
                      u32 CRC-32C                        of everything before it

@@ -14,12 +14,14 @@ tools can map it:
         checkpoint                  only in an unsealed segment: batches that are certainly on disk
                                     (segment/checkpoint.py)
         .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4,
-                                    batches):
+                                    batches), row after row, in the machine's byte order (little-
+                                    endian on all that kbroker runs on); its shape.ninja has two u64
             row 0  base offset of each batch      row 2  its end position in data.ninja
-            row 1  last offset                    row 3  highest max timestamp (ms) so far
+            row 1  last offset                    row 3  highest max timestamp (ms) of the segment
+                                                         up to and with it; -1: none so far
 
 If the contents of a sealed segment were replaced (segment/replacement.py), the index may end with
-an entry that takes no bytes: it holds the place of the last offsets.
+an entry that takes no bytes: it holds the place of the last offsets, up to the end offset - 1.
 
 Batches are appended with pwritev and read through a read-only mapping: both use the same page
 cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS. No view

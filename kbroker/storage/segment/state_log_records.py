@@ -1,12 +1,14 @@
 """The records of a state log (state_log.py): one per change, with Kafka's own keys where
 Kafka has such state.
 
-    change of          record key                                                   headers
-    share/… number 0   Kafka's ShareSnapshot key: 00 00, group, topic, partition    -
-    share/… number n   Kafka's ShareUpdate key: 00 01, group, topic, partition      n: i64
-    any other key      the key, after 00 ff if it begins with a zero byte           -
+    change of          record key                                             header
+    share/… number 0   Kafka's ShareSnapshot key:                             -
+                       00 00, group str, topic id (16), partition (4)
+    share/… number n   Kafka's ShareUpdate key:                               "n": n (8)
+                       00 01, group str, topic id (16), partition (4)
+    any other key      the key, after 00 ff if it begins with a zero byte     -
 
-The record's value is the stored value; null removes the key.
+The record's value is the stored value; null removes the key. `str` is length (2) and UTF-8.
 
 Batches have no timestamps, no producer and no compression. A start reads all of them. So batches in
 exactly this form are decoded in one pass, without building record objects. All others, and damaged
