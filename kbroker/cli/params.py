@@ -310,6 +310,11 @@ class ChoicesType(click.ParamType[tuple[str, ...]]):
         return tuple(found)
 
 
+def partitions_option(text: str) -> Callable[[F], F]:
+    """`--partition`, which may be repeated."""
+    return click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help=text)
+
+
 def states_option(words: Sequence[str]) -> Callable[[F], F]:
     """`--state [STATES]` of commands that list groups."""
     return click.option(

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.acls.choice import (
-    check_new,
-    choice_of,
-    entries,
-    entry_options,
-    filters,
-    role_options,
-    word,
-)
+from kbroker.cli.acls.choice import check_new, choice_of, entries, entry_options, filters, role_options, word
 from kbroker.cli.exits import CommandFailed, ask, refuse
 from kbroker.cli.output import Table, print_json, print_table, table_lines
 from kbroker.cli.params import Bootstrap, json_option, yes_option
