@@ -178,7 +178,7 @@ def why_not_deleted(kind: str, error: KafkaError) -> str:
 
 
 def known_reason(kind: str, error: KafkaError) -> str | None:
-    """Why a group, or an offset of a group, was not deleted. None if the code says too little."""
+    """Why a group, or an offset of a group, was not deleted. None for other codes."""
     return {
         ErrorCode.non_empty_group: "it has members; stop them first",
         ErrorCode.group_id_not_found: f"there is no {kind} of this name",

@@ -133,7 +133,7 @@ def remove(
     if deny and allow:
         raise click.UsageError("--deny and --allow exclude each other")
     choice = choice_of(**options)
-    if everything == any(choice._replace(prefixed=False)):  # It chooses nothing alone.
+    if everything == any(choice._replace(prefixed=False)):  # --prefixed alone chooses nothing
         raise click.UsageError("either --all or a choice is needed: --user, --topic, --group, ...")
     if choice.role is not None:
         chosen = [AclFilter(*each) for each in entries(choice, Permission.ALLOW)]

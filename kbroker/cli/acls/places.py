@@ -68,5 +68,6 @@ class EntriesOfDirectory:
 
 
 def entries_at(bootstrap: Bootstrap, data_dir: Path | None) -> AbstractContextManager[Entries]:
-    """As at_place, of a data directory that a broker has used."""
+    """The entries of the broker, or of a data directory that a broker has used. Errors: as in
+    at_place."""
     return at_place(bootstrap, data_dir, EntriesOfBroker, EntriesOfDirectory)

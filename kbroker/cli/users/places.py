@@ -87,5 +87,5 @@ class UsersOfDirectory:
 def users_at(
     bootstrap: Bootstrap, data_dir: Path | None, new_engines: tuple[str, str] | None = None
 ) -> AbstractContextManager[Users]:
-    """As at_place."""
+    """The users of the broker, or of a data directory. `new_engines` and errors: as in at_place."""
     return at_place(bootstrap, data_dir, UsersOfBroker, UsersOfDirectory, new_engines)
