@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import Table, print_json, print_table
 from kbroker.cli.params import (
     Bootstrap,
     NameValue,
@@ -17,36 +17,34 @@ from kbroker.cli.params import (
     each_once,
     json_option,
     not_empty,
+    options,
 )
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
     from kbroker.client.admin import ConfigEntry, ResourceType
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def resource_options(function: F) -> F:
-    """The resource: exactly one of --topic, --group, --broker."""
-    function = click.option(
-        "--broker", metavar="ID", help="Configs of the broker with this node id; an empty ID: of all brokers."
-    )(function)
-    function = click.option(
+resource_options = options(
+    click.option("--topic", metavar="NAME", callback=not_empty, help="Configs of this topic."),
+    click.option(
         "--group",
         metavar="G",
         callback=not_empty,
         help="Configs of this share group, which need not exist yet.",
-    )(function)
-    return click.option("--topic", metavar="NAME", callback=not_empty, help="Configs of this topic.")(
-        function
-    )
+    ),
+    click.option(
+        "--broker", metavar="ID", help="Configs of the broker with this node id; an empty ID: of all brokers."
+    ),
+)
+"""The resource: exactly one of --topic, --group, --broker."""
 
 
-def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple[ResourceType, str]:
+def _resource(resource: Mapping[str, str | None]) -> tuple[ResourceType, str]:
+    """The one that `resource_options` name."""
     from kbroker.client.admin import ResourceType
 
-    kinds = ((ResourceType.TOPIC, topic), (ResourceType.GROUP, group), (ResourceType.BROKER, broker))
-    given = [(kind, name) for kind, name in kinds if name is not None]
+    given = [(ResourceType[kind.upper()], name) for kind, name in resource.items() if name is not None]
     if len(given) != 1:
         raise click.UsageError("exactly one of --topic, --group and --broker is needed")
     return given[0]
@@ -69,14 +67,7 @@ def configs() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Include configs that have their default value.")
 @json_option("An array of objects: name, value, source, read_only, default.")
 @bootstrap_option
-def describe(
-    topic: str | None,
-    group: str | None,
-    broker: str | None,
-    show_all: bool,
-    as_json: bool,
-    bootstrap: Bootstrap,
-) -> None:
+def describe(show_all: bool, as_json: bool, bootstrap: Bootstrap, **resource: str | None) -> None:
     """Print configs, their values and where the values come from.
 
     Exactly one of --topic, --group and --broker is needed. The source is group, topic, dynamic
@@ -90,39 +81,28 @@ def describe(
     """
     from kbroker.client import admin
 
-    kind, name = _resource(topic, group, broker)
+    kind, name = _resource(resource)
     with connect(bootstrap) as connection:
         entries = admin.describe_configs(connection, kind, name)
-    shown = [entry for entry in entries if show_all or not entry.is_default]
-    source = {entry.name: admin.SOURCES.get(entry.source, str(entry.source)) for entry in shown}
+    rows = [
+        (e.name, e.value, admin.SOURCES.get(e.source, str(e.source)), e.is_read_only, e.default)
+        for e in entries
+        if show_all or not e.is_default
+    ]
+    table = Table(("NAME", "VALUE", "SOURCE", "READ-ONLY", "DEFAULT"), rows)
     if as_json:
-        print_json([_as_json(entry, source[entry.name]) for entry in shown])
-    elif shown:
-        print_table(
-            ("NAME", "VALUE", "SOURCE", "DEFAULT"),
-            [(e.name, e.value, source[e.name], e.default) for e in shown],
-        )
+        print_json(table.as_json())
+    elif rows:
+        print_table(*table.without("READ-ONLY"))
     else:
         click.echo("all configs have their default values (--all shows them)")
-
-
-def _as_json(entry: ConfigEntry, source: str) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "value": entry.value,
-        "source": source,
-        "read_only": entry.is_read_only,
-        "default": entry.default,
-    }
 
 
 @configs.command("set")
 @resource_options
 @click.argument("config", nargs=-1, required=True, type=NameValue(), callback=each_once)
 @bootstrap_option
-def set_configs(
-    topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Bootstrap
-) -> None:
+def set_configs(config: dict[str, str], bootstrap: Bootstrap, **resource: str | None) -> None:
     """Set each CONFIG (NAME=VALUE), all or none.
 
     Exactly one of --topic, --group and --broker is needed.
@@ -134,7 +114,7 @@ def set_configs(
     """
     from kbroker.client import admin
 
-    kind, name = _resource(topic, group, broker)
+    kind, name = _resource(resource)
     with connect(bootstrap) as connection:
         admin.alter_configs(connection, kind, name, set_configs=config)
     click.echo(f"set {', '.join(config)} of {_shown(kind, name)}")
@@ -144,9 +124,7 @@ def set_configs(
 @resource_options
 @click.argument("config", nargs=-1, required=True)
 @bootstrap_option
-def delete(
-    topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Bootstrap
-) -> None:
+def delete(config: tuple[str, ...], bootstrap: Bootstrap, **resource: str | None) -> None:
     """Reset each CONFIG to its default value, all or none.
 
     CONFIG is the name of a config that is set on this resource (see `kbroker configs describe`).
@@ -159,7 +137,7 @@ def delete(
     """
     from kbroker.client import admin
 
-    kind, name = _resource(topic, group, broker)
+    kind, name = _resource(resource)
     with connect(bootstrap) as connection:
         known = {entry.name: entry for entry in admin.describe_configs(connection, kind, name)}
         for key in config:  # The broker ignores an unset config, as Kafka's does; Kafka's tool refuses it.

@@ -14,7 +14,7 @@ from kbroker.cli.clients import READING, ClientErrors, client_settings, print_re
 from kbroker.cli.consume_group import Membership, consume_as_member
 from kbroker.cli.consumed import Batches, Ends
 from kbroker.cli.exits import OK, CommandFailed
-from kbroker.cli.params import COUNT, INDEX, Bootstrap, bootstrap_option, not_empty
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, not_empty, partitions_option
 from kbroker.cli.unread_batches import UnreadBatches
 
 if TYPE_CHECKING:
@@ -61,14 +61,7 @@ class Start(click.ParamType["str | int"]):
     "and no OFFSET.  [default: earliest; in a group latest]",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from earliest.")
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=INDEX,
-    multiple=True,
-    help="Read only this partition; may be repeated; not with --group.",
-)
+@partitions_option("Read only this partition; may be repeated; not with --group.")
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option(
     "--timeout-ms",

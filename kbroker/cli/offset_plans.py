@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import click
 
 from kbroker.cli.exits import CommandFailed, say
-from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import DateTimeType, TopicPartitionsType
+from kbroker.cli.output import Table, print_json, print_table
+from kbroker.cli.params import DateTimeType, TopicPartitionsType, bootstrap_option, json_option, options
 from kbroker.clock import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -43,16 +43,14 @@ class OffsetTarget(NamedTuple):
     shift_by: int | None = None
     by_duration: int | None = None
 
-    def check(self, without: Collection[str] = ()) -> None:
-        """Raises UsageError unless exactly one is given. `without`: options that the command does
-        not have."""
-        exactly_one(
-            {
-                f"--{name.replace('_', '-')}": value
-                for name, value in self._asdict().items()
-                if name not in without
-            }
-        )
+    @classmethod
+    def of(cls, topics: Scope, all_topics: bool, targets: Mapping[str, Any]) -> OffsetTarget:
+        """`targets`: those options that the command has. Raises UsageError unless exactly one of
+        them is given, and exactly one option that chooses partitions."""
+        target = cls(**targets)
+        exactly_one({f"--{each.replace('_', '-')}": targets[each] for each in cls._fields if each in targets})
+        exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": target.from_file})
+        return target
 
 
 def exactly_one(options: Mapping[str, object]) -> None:
@@ -63,36 +61,13 @@ def exactly_one(options: Mapping[str, object]) -> None:
         raise click.UsageError(f"exactly one of {', '.join(names)} and {last} is needed")
 
 
-def reset_options(function: F) -> F:
-    """The options whose help is the same for both commands."""
-    for option in (
-        click.option(
-            "--export",
-            is_flag=True,
-            help="Print the new offsets as lines TOPIC,PARTITION,OFFSET for --from-file; with several "
-            "groups each begins with GROUP. Not with --json.",
-        ),
-        click.option("--execute", is_flag=True, help="Change the offsets."),
-        click.option("--dry-run", is_flag=True, help="Print the new offsets and change nothing."),
-        click.option(
-            "--from-file",
-            type=click.File(encoding="utf-8-sig"),
-            metavar="FILE",
-            help="To the offsets in a file from --export; - for standard input. Its lines are "
-            "TOPIC,PARTITION,OFFSET or begin with GROUP; lines of other groups are left out.",
-        ),
-        click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset."),
-        click.option(
-            "--to-datetime",
-            type=DateTimeType(),
-            metavar=DateTimeType.name,
-            help="To the first record at or after this time, YYYY-MM-DDTHH:mm:SS[.sss], UTC unless Z or an "
-            "offset such as +02:00 follows. To the end of the log, with a warning, if there is none.",
-        ),
-        click.option(
-            "--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."
-        ),
-        click.option("--to-earliest", is_flag=True, help="To the first record of the log."),
+def reset_options(all_topics: str, to_current: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
+    """The options of both commands. `all_topics`, `to_current`: help texts. `more`: targets that
+    one command has."""
+    return options(
+        click.option("--all-topics", is_flag=True, help=all_topics),
+        click.option("--to-current", is_flag=True, help=to_current),
+        *more,
         click.option(
             "--topic",
             "topics",
@@ -100,9 +75,36 @@ def reset_options(function: F) -> F:
             multiple=True,
             help="A topic, or some of its partitions, as in orders:0,2; may be repeated.",
         ),
-    ):
-        function = option(function)
-    return function
+        click.option("--to-earliest", is_flag=True, help="To the first record of the log."),
+        click.option(
+            "--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."
+        ),
+        click.option(
+            "--to-datetime",
+            type=DateTimeType(),
+            metavar=DateTimeType.name,
+            help="To the first record at or after this time, YYYY-MM-DDTHH:mm:SS[.sss], UTC unless Z or an "
+            "offset such as +02:00 follows. To the end of the log, with a warning, if there is none.",
+        ),
+        click.option("--to-offset", type=OFFSET, metavar="N", help="To this offset."),
+        click.option(
+            "--from-file",
+            type=click.File(encoding="utf-8-sig"),
+            metavar="FILE",
+            help="To the offsets in a file from --export; - for standard input. Its lines are "
+            "TOPIC,PARTITION,OFFSET or begin with GROUP; lines of other groups are left out.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Print the new offsets and change nothing."),
+        click.option("--execute", is_flag=True, help="Change the offsets."),
+        click.option(
+            "--export",
+            is_flag=True,
+            help="Print the new offsets as lines TOPIC,PARTITION,OFFSET for --from-file; with several "
+            "groups each begins with GROUP. Not with --json.",
+        ),
+        json_option("An array of objects: group, topic, partition, new_offset."),
+        bootstrap_option,
+    )
 
 
 def partitions_of(connection: Connection, scope: Scope) -> list[TopicPartition]:
@@ -134,20 +136,27 @@ def check_partitions(connection: Connection, partitions: Collection[TopicPartiti
 
 def new_offsets(
     connection: Connection,
+    group: str,
     partitions: Sequence[TopicPartition],
     target: OffsetTarget,
+    plan: Offsets | None,
     current: Callable[[], Mapping[TopicPartition, int | None]],
-    without: str,
 ) -> Offsets:
-    """The offset that `target` selects in each partition.
+    """The new offsets of a group: those of `plan`, otherwise the offset that `target` selects in
+    each partition.
 
+    - `group`: its kind and name, for messages.
     - `current`: returns the group's own offsets.
-    - `without`: begins the line about a partition for which the group has none.
 
-    Raises CommandFailed if there is no offset to shift.
+    Raises KafkaError, and CommandFailed for a partition of the plan that does not exist, and if
+    there is no offset to shift.
     """
     from kbroker.client import admin
 
+    without = f"{group} has no offset of"
+    if plan is not None:
+        check_partitions(connection, plan)
+        return clamped(connection, plan)
     if target.to_offset is not None:
         return clamped(connection, dict.fromkeys(partitions, target.to_offset))
     if target.shift_by is not None:
@@ -228,14 +237,15 @@ def log_offsets(connection: Connection, partitions: Collection[TopicPartition], 
     }
 
 
-def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
+def read_plans(file: IO[str], kind: str, groups: Sequence[str]) -> dict[str, Offsets]:
     """Offsets by group, from rows GROUP,TOPIC,PARTITION,OFFSET of a file. A row
-    TOPIC,PARTITION,OFFSET belongs to `group`.
+    TOPIC,PARTITION,OFFSET belongs to the only one of `groups`.
 
-    Raises UsageError, also for a row without a group if `group` is None (there are several groups).
+    Raises UsageError, also if there are other rows without a group, or one of `groups` is missing.
     """
     from kbroker.client.group_admin import TopicPartition
 
+    group = groups[0] if len(groups) == 1 else None
     plans: dict[str, Offsets] = {}
     wanted = "TOPIC,PARTITION,OFFSET" if group is not None else "GROUP,TOPIC,PARTITION,OFFSET"
     try:
@@ -258,6 +268,9 @@ def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
         if place in plan:
             raise click.UsageError(f"line {number} of {file.name}: {place} is listed twice")
         plan[place] = new
+    for name in groups:
+        if name not in plans:
+            raise click.UsageError(f"{file.name} has no offsets for {kind} {name}")
     return plans
 
 
@@ -270,11 +283,10 @@ def print_offsets(
         for group, offsets in plans.items()
         for place, new in sorted(offsets.items())
     ]
+    table = Table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if as_json:
-        print_json(
-            [dict(zip(("group", "topic", "partition", "new_offset"), row, strict=True)) for row in rows]
-        )
+        print_json(table.as_json())
     elif export:
         csv.writer(sys.stdout, lineterminator="\n").writerows(row if with_group else row[1:] for row in rows)
     elif rows:
-        print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+        print_table(*table)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -17,6 +17,23 @@ from kbroker.cli.logging_setup import escaped
 Cell: TypeAlias = str | int | float | None
 """None is printed as `-`, Kafka's sign for an unknown value."""
 _PREVIEW = 40
+
+
+class Table(NamedTuple):
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def without(self, *names: str, unless: bool = False) -> Table:
+        """The table without these columns; with `unless` it stays as it is."""
+        if unless:
+            return self
+        kept = [i for i, column in enumerate(self.columns) if column not in names]
+        return Table([self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+
+    def as_json(self) -> list[dict[str, Cell]]:
+        """An object for each row, with the names of the columns: `new_offset` of NEW-OFFSET."""
+        names = [column.lower().replace("-", "_") for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

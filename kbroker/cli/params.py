@@ -38,6 +38,17 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def options(*parts: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options and arguments as one decorator, in the order of the help."""
+
+    def add(function: F) -> F:
+        for part in reversed(parts):
+            function = part(function)
+        return function
+
+    return add
+
+
 class Address(NamedTuple):
     """Printed as HOST:PORT, with brackets around an IPv6 host."""
 
@@ -120,21 +131,6 @@ class AdminUrlType(click.ParamType[AdminUrl]):
         return AdminUrl(address, scheme == "https" and bool(separator))
 
 
-def admin_option(function: F) -> F:
-    """`--admin`: where the broker serves HTTP, an AdminEndpoint; and `--command-config`."""
-    text = "Address at which the broker serves HTTP (`kbroker start --admin`); https://HOST:PORT with TLS."
-    return _admin_option(text, required=True)(command_config_option(function))
-
-
-def optional_admin_option(function: F) -> F:
-    """`--admin`, optional, for a command with `--command-config`."""
-    return _admin_option(
-        "Address at which the broker serves HTTP (`kbroker start --admin`), or https://HOST:PORT; "
-        "shows more.",
-        required=False,
-    )(function)
-
-
 def _admin_option(text: str, *, required: bool) -> Callable[[F], F]:
     return click.option(
         "--admin",
@@ -162,6 +158,21 @@ def _admin_endpoint(
     except OperatorError as error:
         raise click.UsageError(str(error), context) from error
     return AdminEndpoint(*url.address, tls, security.admin_login())
+
+
+admin_option = options(
+    _admin_option(
+        "Address at which the broker serves HTTP (`kbroker start --admin`); https://HOST:PORT with TLS.",
+        required=True,
+    ),
+    command_config_option,
+)
+"""`--admin`: where the broker serves HTTP, an AdminEndpoint; and `--command-config`."""
+optional_admin_option = _admin_option(
+    "Address at which the broker serves HTTP (`kbroker start --admin`), or https://HOST:PORT; shows more.",
+    required=False,
+)
+"""For a command with `--command-config`."""
 
 
 def _is_host(text: str) -> bool:
@@ -299,6 +310,11 @@ class ChoicesType(click.ParamType[tuple[str, ...]]):
         return tuple(found)
 
 
+def partitions_option(text: str) -> Callable[[F], F]:
+    """`--partition`, which may be repeated."""
+    return click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help=text)
+
+
 def states_option(words: Sequence[str]) -> Callable[[F], F]:
     """`--state [STATES]` of commands that list groups."""
     return click.option(
@@ -343,9 +359,9 @@ def each_not_blank(context: click.Context, param: click.Parameter, value: tuple[
     return tuple(dict.fromkeys(not_blank(context, param, each) for each in value))
 
 
-def groups_options(function: F) -> F:
-    """`GROUP...`, and `--group GROUP` as in Kafka's tools; `chosen_groups` combines them."""
-    function = click.option(
+groups_options = options(
+    click.argument("group", nargs=-1, callback=each_not_blank),
+    click.option(
         "--group",
         "-g",
         "more_groups",
@@ -353,8 +369,9 @@ def groups_options(function: F) -> F:
         multiple=True,
         callback=each_not_blank,
         help="The same as GROUP; may be repeated.",
-    )(function)
-    return click.argument("group", nargs=-1, callback=each_not_blank)(function)
+    ),
+)
+"""`GROUP...`, and `--group GROUP` as in Kafka's tools; `chosen_groups` combines them."""
 
 
 def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
@@ -382,7 +399,7 @@ def bootstrap_option_with(*more_names: str) -> Callable[[F], F]:
         callback=_bootstrap,
         help="Address of the broker.",
     )
-    return lambda function: address(command_config_option(function))
+    return options(address, command_config_option)
 
 
 def _bootstrap(context: click.Context, param: click.Parameter, address: Address) -> Bootstrap:
@@ -390,9 +407,7 @@ def _bootstrap(context: click.Context, param: click.Parameter, address: Address)
     return Bootstrap(address, security_of(context))
 
 
-def bootstrap_option(function: F) -> F:
-    """`--bootstrap-server` and `--command-config`."""
-    return bootstrap_option_with()(function)
+bootstrap_option = bootstrap_option_with()
 
 
 def json_option(shape: str) -> Callable[[F], F]:
@@ -400,16 +415,10 @@ def json_option(shape: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print JSON. {shape}")
 
 
-def yes_option(function: F) -> F:
-    """`--yes`, for commands that ask for confirmation."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(function)
-
-
-def dry_run_option(function: F) -> F:
-    """`--dry-run`, for commands that delete."""
-    return click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")(
-        function
-    )
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing."
+)
 
 
 def connect(bootstrap: Bootstrap) -> Connection:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Bootstrap, FiniteRange, bootstrap_option, connect, json_option, not_empty
+from kbroker.cli.params import (
+    Bootstrap,
+    FiniteRange,
+    bootstrap_option,
+    connect,
+    json_option,
+    not_empty,
+    options,
+)
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
     from kbroker.client.quota_admin import ListedQuotas
-    from kbroker.security.quotas import Entity
+    from kbroker.security.quotas import Component, Entity
 
-F = TypeVar("F", bound=Callable[..., Any])
 _TYPES: Final = ("user", "client-id", "ip")
 _COLUMNS: Final = ("USER", "CLIENT ID", "IP", "QUOTA", "LIMIT")
 _DEFAULT: Final = "(default)"
@@ -59,19 +66,17 @@ LIMITS: Final = {
 """By the parameters of `set`; the nouns are also what `remove --quota` takes."""
 
 
-def entity_options(function: F) -> F:
-    """`--user`, `--client-id`, `--ip`, and the same for defaults."""
-    for option in (
-        click.option("--default-ip", is_flag=True, help="Every address without quotas of its own."),
-        click.option("--ip", metavar="ADDRESS", callback=not_empty, help="The clients at this IP address."),
-        click.option("--default-client-id", is_flag=True, help="Every client id without quotas of its own."),
-        click.option("--client-id", "-c", metavar="ID", callback=not_empty, help="Clients with this id."),
-        click.option("--default-user", is_flag=True, help="Every user without quotas of its own."),
-        click.option("--user", "-u", metavar="NAME", callback=not_empty,
-                     help="This user; ANONYMOUS: without a log-in."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+entity_options = options(
+    click.option(
+        "--user", "-u", metavar="NAME", callback=not_empty, help="This user; ANONYMOUS: without a log-in."
+    ),
+    click.option("--default-user", is_flag=True, help="Every user without quotas of its own."),
+    click.option("--client-id", "-c", metavar="ID", callback=not_empty, help="Clients with this id."),
+    click.option("--default-client-id", is_flag=True, help="Every client id without quotas of its own."),
+    click.option("--ip", metavar="ADDRESS", callback=not_empty, help="The clients at this IP address."),
+    click.option("--default-ip", is_flag=True, help="Every address without quotas of its own."),
+)
+"""`--user`, `--client-id`, `--ip`, and the same for defaults."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -100,11 +105,8 @@ def list_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # 
       kbroker quotas list --user alice --json
     """
     from kbroker.client import quota_admin
-    from kbroker.security.quotas import DEFAULT, EXACT, Component
 
-    wanted = [
-        Component(kind, DEFAULT if name is None else EXACT, name) for kind, name in _names(chosen).items()
-    ]
+    wanted = _components(_names(chosen))
     with connect(bootstrap) as connection:
         found = quota_admin.describe(connection, wanted)
     if as_json:
@@ -135,15 +137,7 @@ def list_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # 
     "that it then has, by Kafka's names."
 )
 @bootstrap_option
-def set_quotas(
-    produce_rate: float | None,
-    fetch_rate: float | None,
-    request_percentage: float | None,
-    connection_rate: int | None,
-    as_json: bool,
-    bootstrap: Bootstrap,
-    **chosen: Any,  # noqa: ANN401 - options
-) -> None:
+def set_quotas(as_json: bool, bootstrap: Bootstrap, **chosen: Any) -> None:  # noqa: ANN401 - options
     """Set quotas of a user, of a client id, of both together, or of an address.
 
     They are in force at once. Quotas that are not named stay as they are.
@@ -155,14 +149,8 @@ def set_quotas(
       kbroker quotas set --user app --client-id batch --fetch-rate 500KB
       kbroker quotas set --default-ip --connection-rate 10
     """
-    given = {
-        "produce_rate": produce_rate,
-        "fetch_rate": fetch_rate,
-        "request_percentage": request_percentage,
-        "connection_rate": connection_rate,
-    }
     values: dict[str, float | None] = {
-        LIMITS[name].key: float(value) for name, value in given.items() if value is not None
+        limit.key: float(chosen[name]) for name, limit in LIMITS.items() if chosen[name] is not None
     }
     if not values:
         raise click.UsageError(
@@ -199,13 +187,12 @@ def _alter(
 ) -> None:
     """Set or remove, and print the quotas that the entity then has."""
     from kbroker.client import quota_admin
-    from kbroker.security.quotas import DEFAULT, EXACT, Component, entity_of
+    from kbroker.security.quotas import entity_of
 
     names = _names(chosen)
     if not names:
         raise click.UsageError("whose quotas? --user, --client-id, --ip, or one of the --default- options")
-    entity = entity_of(names)
-    exactly = [Component(kind, DEFAULT if name is None else EXACT, name) for kind, name in names.items()]
+    entity, exactly = entity_of(names), _components(names)
     with connect(bootstrap) as connection:
         if all(value is None for value in values.values()):
             present = quota_admin.describe(connection, exactly, strict=True)
@@ -234,6 +221,12 @@ def _names(chosen: Mapping[str, Any]) -> dict[str, str | None]:
     if "ip" in names and len(names) > 1:
         raise click.UsageError("an address has quotas of its own: --ip goes with no user and no client id")
     return names
+
+
+def _components(names: Mapping[str, str | None]) -> list[Component]:
+    from kbroker.security.quotas import DEFAULT, EXACT, Component
+
+    return [Component(kind, DEFAULT if name is None else EXACT, name) for kind, name in names.items()]
 
 
 def _columns(entity: Entity) -> tuple[str, ...]:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
     from kbroker.client.security import ClientSecurity
 
-F = TypeVar("F", bound=Callable[..., Any])
 PREFIX: Final = "KBROKER_SECURITY_"
 VARIABLES: Final[Mapping[str, str]] = {
     f"{PREFIX}PROTOCOL": "security.protocol",
@@ -42,22 +41,6 @@ a file whose first line is the value."""
 _FOUND: Final = "kbroker.security"
 
 
-def command_config_option(function: F) -> F:
-    """`--command-config`. It passes nothing to the command: `security_of` has the result."""
-    return click.option(
-        "--command-config",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        envvar="KBROKER_COMMAND_CONFIG",
-        show_envvar=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_read,
-        help="How to reach a secured broker: name=value lines with Kafka's names, such as "
-        "security.protocol and sasl.mechanism.",
-    )(function)
-
-
 def security_of(context: click.Context) -> ClientSecurity:
     """What --command-config or the environment says."""
     found: ClientSecurity = context.meta[_FOUND]
@@ -77,6 +60,21 @@ def _read(context: click.Context, param: click.Parameter, path: Path | None) -> 
     except OperatorError as error:
         text = str(error)
         raise click.UsageError(text if text.startswith(where) else f"{where}: {text}", context) from error
+
+
+command_config_option = click.option(
+    "--command-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    envvar="KBROKER_COMMAND_CONFIG",
+    show_envvar=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_read,
+    help="How to reach a secured broker: name=value lines with Kafka's names, such as "
+    "security.protocol and sasl.mechanism.",
+)
+"""It passes nothing to the command: `security_of` has the result."""
 
 
 def _of_file(path: Path) -> dict[str, str]:

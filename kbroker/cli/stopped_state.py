@@ -9,35 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from kbroker.cli.params import bootstrap_option
+from kbroker.cli.params import Bootstrap, bootstrap_option, connect, options
 
 if TYPE_CHECKING:
+    from kbroker.client.rpc import Connection
     from kbroker.storage.data_dir import DataDirectory
     from kbroker.storage.spi import Change, StateStore
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
-def place_options(function: F) -> F:
-    """`--data-dir`, and the options of a broker."""
-    return click.option(
+place_options = options(
+    click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
         help="Work in the data directory of a stopped broker instead, for instance when nobody can log in.",
-    )(bootstrap_option(function))
-
-
-def refuse_both_places(data_dir: Path | None) -> None:
-    """Raises UsageError if the command line names a broker beside the directory."""
-    source = click.get_current_context().get_parameter_source("bootstrap")
-    if data_dir is not None and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--data-dir and --bootstrap-server exclude each other")
+    ),
+    bootstrap_option,
+)
 
 
 class StoppedState:
@@ -58,6 +53,27 @@ class StoppedState:
         self._directory.raise_format(SECURITY_FORMAT)
         self._store.write(changes)
         self._store.sync()
+
+
+@contextmanager
+def at_place(
+    bootstrap: Bootstrap,
+    data_dir: Path | None,
+    of_broker: Callable[[Connection], T],
+    of_directory: Callable[[StoppedState], T],
+    new_engines: tuple[str, str] | None = None,
+) -> Iterator[T]:
+    """What the broker has, or the data directory of a stopped one. `new_engines`: as in
+    stopped_state. Raises OperatorError, and UsageError if the command line names both places."""
+    source = click.get_current_context().get_parameter_source("bootstrap")
+    if data_dir is None:
+        with connect(bootstrap) as connection:
+            yield of_broker(connection)
+    elif source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--data-dir and --bootstrap-server exclude each other")
+    else:
+        with stopped_state(data_dir, new_engines) as state:
+            yield of_directory(state)
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from kbroker.cli.offset_plans import OFFSET, exactly_one
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.params import (
     COUNT,
-    INDEX,
     Bootstrap,
     bootstrap_option,
     connect,
     dry_run_option,
     json_option,
     not_blank,
+    partitions_option,
     yes_option,
 )
 from kbroker.errors import KafkaError
@@ -91,14 +91,7 @@ class Cut(NamedTuple):
 
 @click.command("delete-records")
 @click.argument("topic", callback=not_blank)
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=INDEX,
-    multiple=True,
-    help="Delete only from this partition; may be repeated.  [default: all]",
-)
+@partitions_option("Delete only from this partition; may be repeated.  [default: all]")
 @click.option(
     "--to-offset",
     type=OFFSET,

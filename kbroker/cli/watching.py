@@ -6,32 +6,32 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from kbroker.cli.output import print_json
+from kbroker.cli.params import options
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.text import Text
 
-F = TypeVar("F", bound=Callable[..., Any])
 Document: TypeAlias = dict[str, Any]
 Draw: TypeAlias = "Callable[[Document, int], Sequence[Text]]"
 """Returns the lines for one document, for a terminal of this width."""
 
 
-def watch_options(function: F) -> F:
-    """`--watch` and its interval."""
-    function = click.option(
+watch_options = options(
+    click.option("--watch", is_flag=True, help="Refresh at an interval until Ctrl-C."),
+    click.option(
         "--interval-ms",
         type=click.IntRange(100, 3_600_000),
         default=1000,
         show_default=True,
         help="The interval of --watch.",
-    )(function)
-    return click.option("--watch", is_flag=True, help="Refresh at an interval until Ctrl-C.")(function)
+    ),
+)
 
 
 def moments(look: Callable[[], Document], interval_ms: int | None) -> Iterator[Document]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from kbroker.cli.params import each_not_blank
+from kbroker.cli.params import each_not_blank, options
 
 if TYPE_CHECKING:
     from kbroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
-F = TypeVar("F", bound=Callable[..., Any])
 CLUSTER: Final = "kafka-cluster"
 _ALL: Final = "*"
 
@@ -23,172 +22,164 @@ OPERATIONS: Final = (
 )  # fmt: skip
 
 
-class Resources(NamedTuple):
-    """The resources that options name, as (kind, name)."""
+class Choice(NamedTuple):
+    """What the options name. `resources`: (kind, name)."""
 
-    named: tuple[tuple[ResourceType, str], ...]
+    resources: tuple[tuple[ResourceType, str], ...]
     prefixed: bool
+    users: tuple[str, ...]
+    hosts: tuple[str, ...]
+    operations: tuple[str, ...]
+    role: str | None
+
+    @property
+    def pattern(self) -> PatternType:
+        from kbroker.security.acls import PatternType
+
+        return PatternType.PREFIXED if self.prefixed else PatternType.LITERAL
 
 
-def resource_options(function: F) -> F:
-    """`--topic`, `--group`, `--transactional-id`, `--cluster`, `--prefixed`."""
-    for option in (
-        click.option(
-            "--prefixed",
-            is_flag=True,
-            help="The names are prefixes: the entry holds for every name that begins so.",
-        ),
-        click.option(
-            "--cluster",
-            is_flag=True,
-            help="The broker as a whole: creating topics, ACLs, users, settings of brokers.",
-        ),
-        click.option(
-            "--transactional-id",
-            "transactional_ids",
-            metavar="ID",
-            multiple=True,
-            callback=each_not_blank,
-            help="This transactional id; may be repeated.",
-        ),
-        click.option(
-            "--group",
-            "-g",
-            "groups",
-            metavar="G",
-            multiple=True,
-            callback=each_not_blank,
-            help="This group, of any type; may be repeated; '*': all groups.",
-        ),
-        click.option(
-            "--topic",
-            "-t",
-            "topics",
-            metavar="T",
-            multiple=True,
-            callback=each_not_blank,
-            help="This topic; may be repeated; '*': all topics.",
-        ),
-    ):
-        function = option(function)
-    return function
+role_options = options(
+    click.option(
+        "--producer",
+        "role",
+        flag_value="producer",
+        help="What a producer needs: write, describe and create the topic; write and describe the "
+        "transactional id, if one is given.",
+    ),
+    click.option(
+        "--consumer",
+        "role",
+        flag_value="consumer",
+        help="What a consumer needs: read and describe the topic, read the group.",
+    ),
+    click.option(
+        "--worker",
+        "role",
+        flag_value="worker",
+        help="What a worker of a queue needs: read and describe the topic, read the share group, "
+        "which is that of the same name unless --group names one.",
+    ),
+    click.option(
+        "--sender",
+        "role",
+        flag_value="sender",
+        help="What a sender of jobs needs, also of delayed ones: write and describe the topic, and read "
+        "the settings of the topic and of the share group, which is that of the same name unless --group "
+        "names one.",
+    ),
+)
+"""`--producer`, `--consumer`, `--worker`, `--sender`."""
 
 
-def role_options(function: F) -> F:
-    """`--producer`, `--consumer`, `--worker`, `--sender`."""
-    for option in (
-        click.option(
-            "--sender",
-            "role",
-            flag_value="sender",
-            help="What a sender of jobs needs, also of delayed ones: write and describe the topic, and read "
-            "the settings of the topic and of the share group, which is that of the same name unless --group "
-            "names one.",
-        ),
-        click.option(
-            "--worker",
-            "role",
-            flag_value="worker",
-            help="What a worker of a queue needs: read and describe the topic, read the share group, "
-            "which is that of the same name unless --group names one.",
-        ),
-        click.option(
-            "--consumer",
-            "role",
-            flag_value="consumer",
-            help="What a consumer needs: read and describe the topic, read the group.",
-        ),
-        click.option(
-            "--producer",
-            "role",
-            flag_value="producer",
-            help="What a producer needs: write, describe and create the topic; write and describe the "
-            "transactional id, if one is given.",
-        ),
-    ):
-        function = option(function)
-    return function
+entry_options = options(
+    click.option(
+        "--user",
+        "-u",
+        "users",
+        metavar="NAME",
+        multiple=True,
+        callback=each_not_blank,
+        help="The user; may be repeated; '*': everyone; ANONYMOUS: without a log-in; 'CN=alice,O=Acme':"
+        " the name in a client's certificate.",
+    ),
+    click.option(
+        "--host",
+        "hosts",
+        metavar="ADDRESS",
+        multiple=True,
+        callback=each_not_blank,
+        help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8 or "
+        "2001:db8::/32; may be repeated. `acls list` shows entries for exactly this host.  "
+        "[default: from any]",
+    ),
+    click.option(
+        "--operation",
+        "-o",
+        "operations",
+        type=click.Choice(OPERATIONS, case_sensitive=False),
+        multiple=True,
+        help="The operation that is allowed, or denied; may be repeated.",
+    ),
+    click.option(
+        "--topic",
+        "-t",
+        "topics",
+        metavar="T",
+        multiple=True,
+        callback=each_not_blank,
+        help="This topic; may be repeated; '*': all topics.",
+    ),
+    click.option(
+        "--group",
+        "-g",
+        "groups",
+        metavar="G",
+        multiple=True,
+        callback=each_not_blank,
+        help="This group, of any type; may be repeated; '*': all groups.",
+    ),
+    click.option(
+        "--transactional-id",
+        "transactional_ids",
+        metavar="ID",
+        multiple=True,
+        callback=each_not_blank,
+        help="This transactional id; may be repeated.",
+    ),
+    click.option(
+        "--cluster",
+        is_flag=True,
+        help="The broker as a whole: creating topics, ACLs, users, settings of brokers.",
+    ),
+    click.option(
+        "--prefixed",
+        is_flag=True,
+        help="The names are prefixes: the entry holds for every name that begins so.",
+    ),
+)
+"""Users, hosts and operations, then resources; `choice_of` takes them, and `role_options`."""
 
 
-def user_options(function: F) -> F:
-    """`--user`, `--host`, `--operation`."""
-    for option in (
-        click.option(
-            "--operation",
-            "-o",
-            "operations",
-            type=click.Choice(OPERATIONS, case_sensitive=False),
-            multiple=True,
-            help="The operation that is allowed, or denied; may be repeated.",
-        ),
-        click.option(
-            "--host",
-            "hosts",
-            metavar="ADDRESS",
-            multiple=True,
-            callback=each_not_blank,
-            help="Only from this IP address, or this range of addresses, such as 10.0.0.0/8 or "
-            "2001:db8::/32; may be repeated. `acls list` shows entries for exactly this host.  "
-            "[default: from any]",
-        ),
-        click.option(
-            "--user",
-            "-u",
-            "users",
-            metavar="NAME",
-            multiple=True,
-            callback=each_not_blank,
-            help="The user; may be repeated; '*': everyone; ANONYMOUS: without a log-in; 'CN=alice,O=Acme':"
-            " the name in a client's certificate.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def resources_of(
+def choice_of(
+    *,
     topics: tuple[str, ...],
     groups: tuple[str, ...],
     transactional_ids: tuple[str, ...],
     cluster: bool,
     prefixed: bool,
-) -> Resources:
+    users: tuple[str, ...],
+    hosts: tuple[str, ...],
+    operations: tuple[str, ...],
+    role: str | None = None,
+) -> Choice:
     """Raises UsageError."""
     from kbroker.security.acls import ResourceType
 
     if prefixed and (cluster or _ALL in (*topics, *groups, *transactional_ids)):
         raise click.UsageError("--prefixed goes with the beginning of a name, not with --cluster or '*'")
-    return Resources(
-        (
-            *((ResourceType.TOPIC, name) for name in topics),
-            *((ResourceType.GROUP, name) for name in groups),
-            *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids),
-            *(((ResourceType.CLUSTER, CLUSTER),) if cluster else ()),
-        ),
-        prefixed,
+    resources = (
+        *((ResourceType.TOPIC, name) for name in topics),
+        *((ResourceType.GROUP, name) for name in groups),
+        *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids),
+        *(((ResourceType.CLUSTER, CLUSTER),) if cluster else ()),
     )
+    return Choice(resources, prefixed, users, hosts, operations, role)
 
 
-def entries(
-    resources: Resources,
-    role: str | None,
-    users: tuple[str, ...],
-    hosts: tuple[str, ...],
-    operations: tuple[str, ...],
-    permission: Permission,
-) -> list[Acl]:
+def entries(choice: Choice, permission: Permission) -> list[Acl]:
     """The entries that the options describe in full. Raises UsageError if something is missing."""
-    from kbroker.security.acls import Acl, PatternType
+    from kbroker.security.acls import Acl
 
-    if not users:
+    role = choice.role
+    if not choice.users:
         raise click.UsageError("--user is needed: for whom is the entry? '*' means everyone")
-    if role is not None and operations:
+    if role is not None and choice.operations:
         raise click.UsageError(f"--{role} and --operation exclude each other")
-    rights = list(_role(role, resources) if role else _plain(resources, operations))
-    pattern = PatternType.PREFIXED if resources.prefixed else PatternType.LITERAL
+    rights = list(_role(role, choice) if role else _plain(choice))
     found = [
-        Acl(kind, pattern, name, f"User:{user}", host, operation, permission)
-        for (kind, name, operation), user, host in product(rights, users, hosts or (_ALL,))
+        Acl(kind, choice.pattern, name, f"User:{user}", host, operation, permission)
+        for (kind, name, operation), user, host in product(rights, choice.users, choice.hosts or (_ALL,))
     ]
     return list(dict.fromkeys(found))
 
@@ -219,36 +210,33 @@ def check_new(wanted: list[Acl]) -> None:
             raise click.UsageError(f"--host {acl.host}: {error}") from None
 
 
-def _plain(
-    resources: Resources, operations: tuple[str, ...]
-) -> Iterator[tuple[ResourceType, str, Operation]]:
+def _plain(choice: Choice) -> Iterator[tuple[ResourceType, str, Operation]]:
     from kbroker.security.acls import SUPPORTED, Operation
 
-    if not resources.named or not operations:
+    if not choice.resources or not choice.operations:
         raise click.UsageError(
             "a resource (--topic, --group, --transactional-id or --cluster) and --operation are needed; or "
             "--producer, --consumer, --worker or --sender"
         )
-    for kind, name in resources.named:
-        for text in operations:
-            operation = operation_of(text)
-            if operation is not Operation.ALL and operation not in SUPPORTED[kind]:
-                known = ", ".join(word(each) for each in SUPPORTED[kind])
-                raise click.UsageError(f"a {word(kind)} has no operation {text}: it has {known}")
-            yield kind, name, operation
+    for (kind, name), text in product(choice.resources, choice.operations):
+        operation = operation_of(text)
+        if operation is not Operation.ALL and operation not in SUPPORTED[kind]:
+            known = ", ".join(word(each) for each in SUPPORTED[kind])
+            raise click.UsageError(f"a {word(kind)} has no operation {text}: it has {known}")
+        yield kind, name, operation
 
 
-def _role(role: str, resources: Resources) -> Iterator[tuple[ResourceType, str, Operation]]:
+def _role(role: str, choice: Choice) -> Iterator[tuple[ResourceType, str, Operation]]:
     from kbroker.security.acls import Operation, ResourceType
 
     names = {
-        kind: [name for each, name in resources.named if each is kind]
+        kind: [name for each, name in choice.resources if each is kind]
         for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
     }
     if not names[ResourceType.TOPIC]:
         raise click.UsageError(f"--{role} needs --topic")
     allowed = ResourceType.TRANSACTIONAL_ID if role == "producer" else ResourceType.GROUP
-    if any(kind not in (ResourceType.TOPIC, allowed) for kind, _ in resources.named):
+    if any(kind not in (ResourceType.TOPIC, allowed) for kind, _ in choice.resources):
         raise click.UsageError(f"--{role} takes --topic and --{word(allowed)} only")
     if role == "consumer" and not names[ResourceType.GROUP]:
         raise click.UsageError("--consumer needs --group")
@@ -274,19 +262,12 @@ def _role(role: str, resources: Resources) -> Iterator[tuple[ResourceType, str, 
         yield from ((kind, name, operation) for name, operation in product(names[kind], operations))
 
 
-def filters(
-    resources: Resources,
-    users: tuple[str, ...],
-    hosts: tuple[str, ...],
-    operations: tuple[str, ...],
-    permission: Permission,
-) -> list[AclFilter]:
+def filters(choice: Choice, permission: Permission) -> list[AclFilter]:
     """What selects entries by the options that are given."""
     from kbroker.security.acls import AclFilter, Operation, PatternType, ResourceType
 
-    pattern = PatternType.PREFIXED if resources.prefixed else PatternType.LITERAL
-    chosen = [AclFilter(kind, pattern, name) for kind, name in resources.named] or [
-        AclFilter(ResourceType.ANY, PatternType.PREFIXED if resources.prefixed else PatternType.ANY)
+    chosen = [AclFilter(kind, choice.pattern, name) for kind, name in choice.resources] or [
+        AclFilter(ResourceType.ANY, choice.pattern if choice.prefixed else PatternType.ANY)
     ]
     return [
         each._replace(
@@ -295,7 +276,9 @@ def filters(
             operation=operation_of(text) if text else Operation.ANY,
             permission=permission,
         )
-        for each, user, host, text in product(chosen, users or (None,), hosts or (None,), operations or ("",))
+        for each, user, host, text in product(
+            chosen, choice.users or (None,), choice.hosts or (None,), choice.operations or ("",)
+        )
     ]
 
 

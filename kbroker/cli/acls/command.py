@@ -8,26 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.acls.choice import (
-    check_new,
-    entries,
-    filters,
-    resource_options,
-    resources_of,
-    role_options,
-    user_options,
-    word,
-)
+from kbroker.cli.acls.choice import check_new, choice_of, entries, entry_options, filters, role_options, word
 from kbroker.cli.exits import CommandFailed, ask, refuse
-from kbroker.cli.output import print_json, print_table, table_lines
+from kbroker.cli.output import Table, print_json, print_table, table_lines
 from kbroker.cli.params import Bootstrap, json_option, yes_option
 from kbroker.cli.stopped_state import place_options
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
-    from kbroker.security.acls import Acl, Permission
-
-_COLUMNS = ("TYPE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
+    from kbroker.errors import KafkaError
+    from kbroker.security.acls import Acl
 
 
 @click.group(cls=SuggestingGroup)
@@ -41,23 +31,10 @@ def acls() -> None:
 
 
 @acls.command("list")
-@user_options
-@resource_options
+@entry_options
 @json_option("An array of objects: type, name, pattern, principal, host, operation, permission.")
 @place_options
-def list_acls(
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactional_ids: tuple[str, ...],
-    cluster: bool,
-    prefixed: bool,
-    users: tuple[str, ...],
-    hosts: tuple[str, ...],
-    operations: tuple[str, ...],
-    as_json: bool,
-    data_dir: Path | None,
-    bootstrap: Bootstrap,
-) -> None:
+def list_acls(as_json: bool, data_dir: Path | None, bootstrap: Bootstrap, **options: Any) -> None:  # noqa: ANN401
     """List entries: all, or those that concern the given resources and users.
 
     With --topic orders that includes entries for prefixes of the name and for all topics. With
@@ -72,42 +49,24 @@ def list_acls(
     from kbroker.cli.acls.places import entries_at
     from kbroker.security.acls import PatternType, Permission
 
-    resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
-    chosen = filters(resources, users, hosts, operations, Permission.ANY)
-    if not prefixed and resources.named:
+    choice = choice_of(**options)
+    chosen = filters(choice, Permission.ANY)
+    if not choice.prefixed and choice.resources:
         chosen = [each._replace(pattern=PatternType.MATCH) for each in chosen]
     with entries_at(bootstrap, data_dir) as present:
         found = present.matching(chosen)
-    if as_json:
-        print_json([_as_json(each) for each in found])
-    elif found:
-        print_table(_COLUMNS, [_row(each) for each in found])
-    else:
+    _print(found, as_json=as_json)
+    if not found and not as_json:
         click.echo("there are no such entries")
 
 
 @acls.command()
 @role_options
 @click.option("--deny", is_flag=True, help="Deny the operations, whatever other entries allow.")
-@user_options
-@resource_options
+@entry_options
 @json_option("An array of the added entries: type, name, pattern, principal, host, operation, permission.")
 @place_options
-def add(
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactional_ids: tuple[str, ...],
-    cluster: bool,
-    prefixed: bool,
-    users: tuple[str, ...],
-    hosts: tuple[str, ...],
-    operations: tuple[str, ...],
-    role: str | None,
-    deny: bool,
-    as_json: bool,
-    data_dir: Path | None,
-    bootstrap: Bootstrap,
-) -> None:
+def add(deny: bool, as_json: bool, data_dir: Path | None, bootstrap: Bootstrap, **options: Any) -> None:  # noqa: ANN401
     """Allow, or with --deny forbid, users to do something.
 
     read, write, delete and alter include describe, and alter-configs includes describe-configs.
@@ -125,26 +84,17 @@ def add(
       kbroker acls add --user '*' --cluster --operation all --deny --host 10.0.0.0/8
     """
     from kbroker.cli.acls.places import entries_at
+    from kbroker.security.acls import Permission
 
-    if role and deny:
-        raise click.UsageError(f"--{role} and --deny exclude each other")
-    resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
-    wanted = entries(resources, role, users, hosts, operations, _permission(deny))
+    if options["role"] and deny:
+        raise click.UsageError(f"--{options['role']} and --deny exclude each other")
+    wanted = entries(choice_of(**options), Permission.DENY if deny else Permission.ALLOW)
     check_new(wanted)
     with entries_at(bootstrap, data_dir) as present:
         results = present.create(wanted)
-    added = [acl for acl, error in zip(wanted, results, strict=True) if error is None]
-    if as_json:
-        print_json([_as_json(each) for each in added])
-    elif added:
-        print_table(_COLUMNS, [_row(each) for each in added])
-    refuse(
-        [
-            f"{_text(acl)}: {error.message or error.code.name}"
-            for acl, error in zip(wanted, results, strict=True)
-            if error is not None
-        ]
-    )
+    added, refused = _done(wanted, results)
+    _print(added, as_json=as_json)
+    refuse(refused)
 
 
 @acls.command()
@@ -152,26 +102,19 @@ def add(
 @click.option("--deny", is_flag=True, help="Only entries that deny.")
 @click.option("--allow", is_flag=True, help="Only entries that allow.")
 @click.option("--all", "everything", is_flag=True, help="All entries of the broker.")
-@user_options
-@resource_options
+@entry_options
 @yes_option
 @json_option("An array of the removed entries: type, name, pattern, principal, host, operation, permission.")
 @place_options
 def remove(
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactional_ids: tuple[str, ...],
-    cluster: bool,
-    prefixed: bool,
-    users: tuple[str, ...],
-    hosts: tuple[str, ...],
-    operations: tuple[str, ...],
-    role: str | None,
+    deny: bool,
+    allow: bool,
+    everything: bool,
     yes: bool,
     as_json: bool,
     data_dir: Path | None,
     bootstrap: Bootstrap,
-    **which: bool,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Remove entries: those for exactly the given resources, users, hosts and operations.
 
@@ -187,18 +130,15 @@ def remove(
     from kbroker.cli.acls.places import entries_at
     from kbroker.security.acls import AclFilter, Permission
 
-    if which["deny"] and which["allow"]:
+    if deny and allow:
         raise click.UsageError("--deny and --allow exclude each other")
-    resources = resources_of(topics, groups, transactional_ids, cluster, prefixed)
-    if which["everything"] == bool(resources.named or users or hosts or operations or role):
+    choice = choice_of(**options)
+    if everything == any(choice._replace(prefixed=False)):  # --prefixed alone chooses nothing
         raise click.UsageError("either --all or a choice is needed: --user, --topic, --group, ...")
-    permission = _permission(which["deny"]) if which["deny"] or which["allow"] else Permission.ANY
-    if role is not None:
-        chosen = [
-            AclFilter(*each) for each in entries(resources, role, users, hosts, operations, Permission.ALLOW)
-        ]
+    if choice.role is not None:
+        chosen = [AclFilter(*each) for each in entries(choice, Permission.ALLOW)]
     else:
-        chosen = filters(resources, users, hosts, operations, permission)
+        chosen = filters(choice, Permission.DENY if deny else Permission.ALLOW if allow else Permission.ANY)
     with entries_at(bootstrap, data_dir) as present:
         found = present.matching(chosen)
         if not found:
@@ -206,16 +146,16 @@ def remove(
         if not yes:
             _confirm(found)
         results = present.delete(found)
-    removed = [acl for acl, error in zip(found, results, strict=True) if error is None]
+    removed, refused = _done(found, results)
     if as_json:
-        print_json([_as_json(each) for each in removed])
+        _print(removed, as_json=True)
     else:
         click.echo(f"removed {_count(removed)}")
-    refuse([f"{_text(acl)}: {error.message}" for acl, error in zip(found, results, strict=True) if error])
+    refuse(refused)
 
 
 def _confirm(found: Sequence[Acl]) -> None:
-    for line in table_lines(_COLUMNS, [_row(each) for each in found]):
+    for line in table_lines(*_table(found)):
         click.echo(line, err=True)
     ask(f"Remove {_count(found)}?", "nothing was removed")
 
@@ -224,27 +164,28 @@ def _count(found: Sequence[Any]) -> str:
     return "1 entry" if len(found) == 1 else f"{len(found)} entries"
 
 
-def _permission(deny: bool) -> Permission:
-    from kbroker.security.acls import Permission
-
-    return Permission.DENY if deny else Permission.ALLOW
-
-
-def _row(acl: Acl) -> tuple[str, ...]:
-    return (
-        word(acl.kind),
-        acl.name,
-        word(acl.pattern),
-        acl.principal,
-        acl.host,
-        word(acl.operation),
-        word(acl.permission),
-    )
+def _done(acls: Sequence[Acl], results: Sequence[KafkaError | None]) -> tuple[list[Acl], list[str]]:
+    """The entries that were changed, and a line for each that was refused."""
+    pairs = list(zip(acls, results, strict=True))
+    return [acl for acl, error in pairs if error is None], [
+        f"{word(acl.permission)} {acl.principal} {word(acl.operation)} on {word(acl.kind)} {acl.name}: "
+        f"{error.message}"
+        for acl, error in pairs
+        if error is not None
+    ]
 
 
-def _text(acl: Acl) -> str:
-    return f"{word(acl.permission)} {acl.principal} {word(acl.operation)} on {word(acl.kind)} {acl.name}"
+def _print(found: Sequence[Acl], *, as_json: bool) -> None:
+    table = _table(found)
+    if as_json:
+        print_json(table.as_json())
+    elif found:
+        print_table(*table)
 
 
-def _as_json(acl: Acl) -> dict[str, str]:
-    return dict(zip((column.lower() for column in _COLUMNS), _row(acl), strict=True))
+def _table(found: Sequence[Acl]) -> Table:
+    rows = [
+        (word(kind), name, word(pattern), principal, host, word(operation), word(permission))
+        for kind, pattern, name, principal, host, operation, permission in found
+    ]
+    return Table(("TYPE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"), rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.cli.params import Bootstrap, connect
-from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_state
+from kbroker.cli.params import Bootstrap
+from kbroker.cli.stopped_state import StoppedState, at_place
 from kbroker.client import acl_admin
 from kbroker.errors import KafkaError
 from kbroker.formats.security_values import AclKey, StoredAcl
@@ -67,14 +67,7 @@ class EntriesOfDirectory:
         return [None] * len(acls)
 
 
-@contextmanager
-def entries_at(bootstrap: Bootstrap, data_dir: Path | None) -> Iterator[Entries]:
-    """The entries of the broker, or of a data directory that a broker has used. Raises
-    OperatorError, and UsageError if both places are given."""
-    refuse_both_places(data_dir)
-    if data_dir is None:
-        with connect(bootstrap) as connection:
-            yield EntriesOfBroker(connection)
-        return
-    with stopped_state(data_dir) as state:
-        yield EntriesOfDirectory(state)
+def entries_at(bootstrap: Bootstrap, data_dir: Path | None) -> AbstractContextManager[Entries]:
+    """The entries of the broker, or of a data directory that a broker has used. Errors: as in
+    at_place."""
+    return at_place(bootstrap, data_dir, EntriesOfBroker, EntriesOfDirectory)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbroker.cli.exits import CommandFailed, say
-from kbroker.cli.params import DateTimeType
+from kbroker.cli.params import DateTimeType, options
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
     from kbroker.client.topic_logs import Damage
     from kbroker.redrive.dead_letters import Choice
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CAUSES = ("rejected", "exhausted", "expired")
 """As in kbroker.redrive.dead_letters, repeated so that `--help` need not import that module."""
@@ -45,35 +42,31 @@ class PlaceType(click.ParamType[tuple[int, int]]):
         return int(partition), int(offset)
 
 
-def choice_options(function: F) -> F:
-    """The options that choose dead letters. A dead letter must match all that are given."""
-    for option in (
-        click.option(
-            "--at",
-            "places",
-            type=PlaceType(),
-            multiple=True,
-            help="Only the dead letter at this place; may be repeated.",
-        ),
-        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters before this time."),
-        click.option(
-            "--since",
-            "since_ms",
-            type=DateTimeType(),
-            help="Only dead letters at or after this time: YYYY-MM-DDTHH:mm:SS[.sss], UTC unless a zone is "
-            "given.",
-        ),
-        click.option(
-            "--cause",
-            type=click.Choice(CAUSES),
-            help="Only records that were given up for this cause: rejected, deliveries exhausted, or "
-            "expired.",
-        ),
-        click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
-        click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
-    ):
-        function = option(function)
-    return function
+choice_options = options(
+    click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
+    click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
+    click.option(
+        "--cause",
+        type=click.Choice(CAUSES),
+        help="Only records that were given up for this cause: rejected, deliveries exhausted, or expired.",
+    ),
+    click.option(
+        "--since",
+        "since_ms",
+        type=DateTimeType(),
+        help="Only dead letters at or after this time: YYYY-MM-DDTHH:mm:SS[.sss], UTC unless a zone is "
+        "given.",
+    ),
+    click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters before this time."),
+    click.option(
+        "--at",
+        "places",
+        type=PlaceType(),
+        multiple=True,
+        help="Only the dead letter at this place; may be repeated.",
+    ),
+)
+"""The options that choose dead letters. A dead letter must match all that are given."""
 
 
 def find_topic(connection: Connection, name: str) -> Topic:

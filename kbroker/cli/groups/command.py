@@ -7,21 +7,23 @@ separate commands: `kbroker share-groups`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import (
-    instead,
+    delete_groups,
+    known_reason,
     of_other_type,
     report_deletions,
+    report_offset_deletions,
     types_where_missing,
+    why_not_deleted,
 )
 from kbroker.cli.groups.describe import describe
 from kbroker.cli.groups.reset import reset_offsets
-from kbroker.cli.output import Cell, print_json, print_table
+from kbroker.cli.output import Cell, Table, print_json, print_table
 from kbroker.cli.params import (
     Bootstrap,
     ChoicesType,
@@ -34,8 +36,7 @@ from kbroker.cli.params import (
     states_option,
 )
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.client.group_admin import kind_of_group
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:
     from kbroker.cli.offset_plans import Scope
@@ -104,17 +105,12 @@ def list_groups(
         raise click.UsageError("--consumer and --share exclude each other, --group-type and --protocol")
     with connect(bootstrap) as connection:
         found = _found(connection, consumer, ("share",) if share else types or (), protocol, states or ())
+    rows = [(each.group_id, each.type, each.protocol, each.state) for each in found]
+    table = Table(("GROUP", "TYPE", "PROTOCOL", "STATE"), rows)
     if as_json:
-        print_json(
-            [
-                {"group": each.group_id, "type": each.type, "protocol": each.protocol, "state": each.state}
-                for each in found
-            ]
-        )
-        return
-    columns = ("GROUP", "TYPE", "PROTOCOL", "STATE")[: 3 if states is None else 4]
-    rows = [(each.group_id, each.type, each.protocol, each.state)[: len(columns)] for each in found]
-    print_table(columns, rows)
+        print_json(table.as_json())
+    else:
+        print_table(*table.without("STATE", unless=states is not None))
 
 
 def _found(
@@ -158,38 +154,13 @@ def delete(
 
 def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Delete these groups, or all if none is named. Returns the names, and the reason for each that
-    was not deleted.
-
-    DeleteGroups accepts groups of any type, so groups of other types are excluded here.
-    """
+    was not deleted."""
     from kbroker.client import consumer_group_admin, group_admin
 
     types = group_admin.group_types(connection)
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    reasons = {name: _why_no_consumer_group(name, types.get(name)) for name in names}
-    wanted = [name for name, why in reasons.items() if why is None]
-    refused = group_admin.delete_groups(connection, wanted) if wanted else {}
-    reasons |= {name: _why_not(error) for name, error in refused.items()}
-    return names, {name: why for name, why in reasons.items() if why is not None}
-
-
-def _why_no_consumer_group(name: str, group_type: str | None) -> str | None:
-    from kbroker.client import consumer_group_admin
-
-    if group_type is None or group_type not in consumer_group_admin.OTHER_TYPES:
-        return None  # The broker says so if there is none, or if this user may not see it.
-    return f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
-
-
-_REASONS: Mapping[ErrorCode, str] = {
-    ErrorCode.non_empty_group: "it has members; stop them first",
-    ErrorCode.group_id_not_found: "there is no consumer group of this name",
-    ErrorCode.group_subscribed_to_topic: "the group has members that are subscribed to the topic",
-}
-
-
-def _why_not(error: KafkaError) -> str:
-    return _REASONS.get(error.code) or error.message or error.code.name
+    others = {name: types[name] for name in names if types.get(name) in consumer_group_admin.OTHER_TYPES}
+    return names, delete_groups(connection, "consumer group", names, others, {})
 
 
 @groups.command("delete-offsets")
@@ -224,22 +195,10 @@ def delete_offsets(
         raise click.UsageError("exactly one GROUP is needed")
     with connect(bootstrap) as connection:
         results = _delete_offsets(connection, names[0], topics)
-    if as_json:
-        rows = [(topic, number, error is None, error) for (topic, number), error in results.items()]
-        print_json([dict(zip(("topic", "partition", "deleted", "error"), row, strict=True)) for row in rows])
-    else:
-        table: list[tuple[Cell, ...]] = [
-            (topic, number, "Successful" if error is None else f"Error: {error}")
-            for (topic, number), error in results.items()
-        ]
-        print_table(("TOPIC", "PARTITION", "STATUS"), table)
-    if refused := [error for error in results.values() if error is not None]:
-        raise CommandFailed(f"offsets of {len(refused)} of {len(results)} partitions could not be deleted")
+    report_offset_deletions(("TOPIC", "PARTITION"), results, as_json=as_json)
 
 
-def _delete_offsets(
-    connection: Connection, group: str, topics: Scope
-) -> dict[tuple[str, int | None], str | None]:
+def _delete_offsets(connection: Connection, group: str, topics: Scope) -> dict[tuple[Cell, ...], str | None]:
     """(topic, partition) -> None if the offset was deleted, otherwise the reason. The partition is
     None if the topic does not exist. Raises KafkaError if the broker refuses the group."""
     from kbroker.client import admin, consumer_group_admin
@@ -255,20 +214,20 @@ def _delete_offsets(
         refused = consumer_group_admin.delete_offsets(connection, group, partitions)
     except KafkaError as error:
         other = types_where_missing(connection, [error]).get(group)
-        text = (
-            of_other_type(group, other, "delete-offsets")
-            if other
-            else f"group {group}: {_REASONS[error.code]}"
-            if error.code in _REASONS
-            else error.message
-        )
-        raise KafkaError(error.code, text) from error
-    results: dict[tuple[str, int | None], str | None] = {
+        known = known_reason("consumer group", error)
+        text = f"group {group}: {known}" if known else error.message
+        raise KafkaError(
+            error.code, of_other_type(group, other, "delete-offsets") if other else text
+        ) from error
+    results: dict[tuple[Cell, ...], str | None] = {
         (topic, None): "there is no topic of this name"
         for topic, numbers in topics
         if numbers is None and topic not in existing
     }
-    return results | {place: _why_not(refused[place]) if place in refused else None for place in partitions}
+    return results | {
+        place: why_not_deleted("consumer group", refused[place]) if place in refused else None
+        for place in partitions
+    }
 
 
 groups.add_command(describe)

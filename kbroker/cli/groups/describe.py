@@ -4,20 +4,19 @@ columns."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
 from kbroker.cli.group_views import (
-    Table,
     assignment_text,
     coordinator_text,
+    described,
     one_view,
     report,
-    told_apart,
     view_options,
 )
-from kbroker.cli.output import Cell
+from kbroker.cli.output import Table
 from kbroker.cli.params import (
     Bootstrap,
     bootstrap_option,
@@ -29,14 +28,16 @@ from kbroker.cli.params import (
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from kbroker.cli.group_views import Described
     from kbroker.client.consumer_group_admin import (
-        Assignment,
         CommittedOffset,
         ConsumerGroupDescription,
         ConsumerMemberDescription,
     )
-    from kbroker.client.group_admin import CoordinatorNode, TopicPartition
+    from kbroker.client.group_admin import TopicPartition
     from kbroker.client.rpc import Connection
+
+    Found: TypeAlias = Described[ConsumerGroupDescription, "OffsetRow"]
 
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
@@ -55,15 +56,6 @@ class OffsetRow(NamedTuple):
     client_host: str | None
     client_id: str | None
     metadata: str | None
-
-
-class DescribedGroups(NamedTuple):
-    """The data of a view, and a line for each thing that could not be described."""
-
-    groups: list[ConsumerGroupDescription]
-    offsets: dict[str, list[OffsetRow]]
-    coordinators: dict[str, CoordinatorNode]
-    problems: list[str]
 
 
 @click.command()
@@ -86,18 +78,14 @@ class DescribedGroups(NamedTuple):
     "(node_id, host, port), assignment_strategy, group_epoch, assignment_epoch, member_count."
 )
 @bootstrap_option
-@click.pass_context
 def describe(
-    context: click.Context,
     group: tuple[str, ...],
     more_groups: tuple[str, ...],
     all_groups: bool,
-    offsets: bool,
-    members: bool,
-    state: bool,
     verbose: bool,
     as_json: bool,
     bootstrap: Bootstrap,
+    **views: bool,
 ) -> None:
     """Print offsets, members or state of each consumer GROUP.
 
@@ -111,7 +99,7 @@ def describe(
       kbroker groups describe billing --members --verbose
       kbroker groups describe --all-groups --state --json
     """
-    view = one_view(context, offsets, members, state)
+    view = one_view(views)
     names = chosen_groups(group, more_groups, all_groups)
     with connect(bootstrap) as connection:
         found = find(connection, names, view)
@@ -119,21 +107,14 @@ def describe(
     report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
-def find(connection: Connection, names: Sequence[str], view: str) -> DescribedGroups:
+def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     """Describe these groups, or all if there are none. Raises KafkaError if the broker refuses the
     whole request."""
-    from kbroker.client import consumer_group_admin, group_admin
+    from kbroker.client import consumer_group_admin
 
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    groups, problems = told_apart(
-        names, consumer_group_admin.describe_consumer_groups(connection, names), connection
-    )
-    offsets, coordinators = {}, {}
-    if view == "state" and groups:
-        coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
-    elif view == "offsets":
-        offsets = _offsets(connection, groups)
-    return DescribedGroups(groups, offsets, coordinators, problems)
+    answers = consumer_group_admin.describe_consumer_groups(connection, names)
+    return described(connection, names, answers, view, _offsets)
 
 
 def _offsets(
@@ -145,7 +126,7 @@ def _offsets(
     committed = {
         each.group_id: consumer_group_admin.committed_offsets(connection, each.group_id) for each in groups
     }
-    owners = {each.group_id: dict(_owners(each.members)) for each in groups}
+    owners = {each.group_id: _owners(each.members) for each in groups}
     ends = _log_ends(
         connection, {place for known in (committed, owners) for places in known.values() for place in places}
     )
@@ -158,17 +139,15 @@ def _offsets(
     }
 
 
-def _owners(
-    members: Iterable[ConsumerMemberDescription],
-) -> Iterable[tuple[TopicPartition, ConsumerMemberDescription]]:
+def _owners(members: Iterable[ConsumerMemberDescription]) -> dict[TopicPartition, ConsumerMemberDescription]:
     from kbroker.client.group_admin import TopicPartition
 
-    return (
-        (TopicPartition(topic, each), member)
+    return {
+        TopicPartition(topic, each): member
         for member in members
         for topic, part in member.assignment.items()
         for each in part
-    )
+    }
 
 
 def _log_ends(
@@ -192,22 +171,15 @@ def _row(
     end: int | None,
     owner: ConsumerMemberDescription | None,
 ) -> OffsetRow:
-    offset = None if committed is None else committed.offset
-    return OffsetRow(
-        place.topic,
-        place.partition,
-        None if committed is None else committed.leader_epoch,
-        offset,
-        end,
-        None if offset is None or end is None else end - offset,
-        None if owner is None else owner.member_id,
-        None if owner is None else owner.client_host,
-        None if owner is None else owner.client_id,
-        None if committed is None else committed.metadata,
+    offset, epoch, metadata = (None, None, None) if committed is None else committed
+    lag = None if offset is None or end is None else end - offset
+    member_id, host, client_id = (
+        (None, None, None) if owner is None else (owner.member_id, owner.client_host, owner.client_id)
     )
+    return OffsetRow(*place, epoch, offset, end, lag, member_id, host, client_id, metadata)
 
 
-def notes(found: DescribedGroups, view: str) -> Iterable[str]:
+def notes(found: Found, view: str) -> Iterable[str]:
     """Lines that explain why something is missing, or will soon change."""
     if not found.groups and not found.problems:
         yield "there are no consumer groups"
@@ -220,93 +192,64 @@ def notes(found: DescribedGroups, view: str) -> Iterable[str]:
             yield f"consumer group {each.group_id} has committed no offsets"
 
 
-def _offsets_table(found: DescribedGroups, verbose: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for group_id, offsets in found.offsets.items():
-        for each in offsets:
-            epoch = (each.leader_epoch,) if verbose else ()
-            numbers = (each.current_offset, each.log_end_offset, each.lag)
-            rows.append(
-                (
-                    group_id,
-                    each.topic,
-                    each.partition,
-                    *epoch,
-                    *numbers,
-                    each.member_id,
-                    each.client_host,
-                    each.client_id,
-                )
-            )
-    epoch_column = ("LEADER-EPOCH",) if verbose else ()
-    offset_columns = ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-    return Table(
-        ("GROUP", "TOPIC", "PARTITION", *epoch_column, *offset_columns, "CONSUMER-ID", "HOST", "CLIENT-ID"),
-        rows,
-    )
+def _offsets_table(found: Found, verbose: bool) -> Table:
+    columns = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+    rows = [(group_id, *each[:-1]) for group_id, offsets in found.offsets.items() for each in offsets]
+    table = Table((*columns, "CONSUMER-ID", "HOST", "CLIENT-ID"), rows)
+    return table.without("LEADER-EPOCH", unless=verbose)
 
 
-def _members_table(found: DescribedGroups, verbose: bool) -> Table:
+def _members_table(found: Found, verbose: bool) -> Table:
     """With GROUP-INSTANCE-ID if there are static members, and UPGRADED if a group of KIP-848 still
     has classic members."""
     members = [(group, each) for group in found.groups for each in group.members]
-    has_static = any(each.instance_id is not None for _, each in members)
-    has_classic = any(each.is_classic for _, each in members)
-    rows: list[tuple[Cell, ...]] = []
-    for group, each in members:
-        static = (each.instance_id,) if has_static else ()
-        more = _verbose_cells(group, each, has_classic) if verbose else ()
-        count = sum(len(partitions) for partitions in each.assignment.values())
-        rows.append((group.group_id, each.member_id, *static, each.client_host, each.client_id, count, *more))
-    static_column = ("GROUP-INSTANCE-ID",) if has_static else ()
-    epoch_columns = (
-        ("CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT") if verbose else ()
-    )
-    upgraded_column = ("UPGRADED",) if verbose and has_classic else ()
-    return Table(
+    columns = ("GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS")
+    more = ("CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED")
+    rows = [
         (
-            "GROUP",
-            "CONSUMER-ID",
-            *static_column,
-            "HOST",
-            "CLIENT-ID",
-            "#PARTITIONS",
-            *epoch_columns,
-            *upgraded_column,
-        ),
-        rows,
+            group.group_id,
+            each.member_id,
+            each.instance_id,
+            each.client_host,
+            each.client_id,
+            sum(len(partitions) for partitions in each.assignment.values()),
+            each.member_epoch,
+            assignment_text(each.assignment) or None,
+            group.assignment_epoch,
+            assignment_text(each.target_assignment or {}) or None,
+            None if each.is_classic is None else str(not each.is_classic).lower(),
+        )
+        for group, each in members
+    ]
+    table = Table((*columns, *more), rows).without(*more, unless=verbose)
+    table = table.without(
+        "GROUP-INSTANCE-ID", unless=any(each.instance_id is not None for _, each in members)
     )
+    return table.without("UPGRADED", unless=any(each.is_classic for _, each in members))
 
 
-def _verbose_cells(
-    group: ConsumerGroupDescription, member: ConsumerMemberDescription, with_upgraded: bool
-) -> tuple[Cell, ...]:
-    target = None if member.target_assignment is None else _assignment_cell(member.target_assignment)
-    cells = (member.member_epoch, _assignment_cell(member.assignment), group.assignment_epoch, target)
-    upgraded = None if member.is_classic is None else str(not member.is_classic).lower()
-    return (*cells, upgraded) if with_upgraded else cells
-
-
-def _assignment_cell(assignment: Assignment) -> str | None:
-    return assignment_text(assignment) or None
-
-
-def _state_table(found: DescribedGroups, verbose: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for each in found.groups:
-        node = coordinator_text(found.coordinators[each.group_id])
-        epochs = (each.group_epoch, each.assignment_epoch) if verbose else ()
-        rows.append((each.group_id, node, each.assignor or None, each.state, *epochs, len(each.members)))
-    epoch_columns = ("GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH") if verbose else ()
-    return Table(
-        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epoch_columns, "#MEMBERS"), rows
-    )
+def _state_table(found: Found, verbose: bool) -> Table:
+    epochs = ("GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH")
+    rows = [
+        (
+            each.group_id,
+            coordinator_text(found.coordinators[each.group_id]),
+            each.assignor or None,
+            each.state,
+            each.group_epoch,
+            each.assignment_epoch,
+            len(each.members),
+        )
+        for each in found.groups
+    ]
+    columns = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS")
+    return Table(columns, rows).without(*epochs, unless=verbose)
 
 
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ConsumerGroupDescription, view: str, found: DescribedGroups) -> dict[str, Any]:
+def _as_json(group: ConsumerGroupDescription, view: str, found: Found) -> dict[str, Any]:
     head = {"group": group.group_id, "type": group.type, "state": group.state}
     if view == "members":
         return {

@@ -7,7 +7,7 @@ not exist are refused before anything is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,9 +17,6 @@ from kbroker.cli.offset_plans import (
     Offsets,
     OffsetTarget,
     Scope,
-    check_partitions,
-    clamped,
-    exactly_one,
     new_offsets,
     partitions_of,
     print_offsets,
@@ -29,11 +26,9 @@ from kbroker.cli.offset_plans import (
 from kbroker.cli.params import (
     Bootstrap,
     DurationType,
-    bootstrap_option,
     chosen_groups,
     connect,
     groups_options,
-    json_option,
 )
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -45,47 +40,35 @@ if TYPE_CHECKING:
 @click.command("reset-offsets")
 @groups_options
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
-@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed offsets.")
-@click.option(
-    "--to-current",
-    is_flag=True,
-    help="To the committed offsets, mainly for --export. To the end of the log, with a warning, "
-    "where there is none yet.",
+@reset_options(
+    "All partitions for which the group has committed offsets.",
+    "To the committed offsets, mainly for --export. To the end of the log, with a warning, where there "
+    "is none yet.",
+    click.option(
+        "--shift-by",
+        type=int,
+        metavar="N",
+        help="N offsets forward from the committed offset, or back if N is negative.",
+    ),
+    click.option(
+        "--by-duration",
+        type=DurationType(),
+        metavar=DurationType.name,
+        help="To the first record that is not older than this duration.",
+    ),
 )
-@click.option(
-    "--shift-by",
-    type=int,
-    metavar="N",
-    help="N offsets forward from the committed offset, or back if N is negative.",
-)
-@click.option(
-    "--by-duration",
-    type=DurationType(),
-    metavar=DurationType.name,
-    help="To the first record that is not older than this duration.",
-)
-@reset_options
-@json_option("An array of objects: group, topic, partition, new_offset.")
-@bootstrap_option
 def reset_offsets(
     group: tuple[str, ...],
     more_groups: tuple[str, ...],
     all_groups: bool,
     topics: Scope,
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_datetime: int | None,
-    by_duration: int | None,
-    to_offset: int | None,
-    shift_by: int | None,
-    to_current: bool,
-    from_file: IO[str] | None,
     dry_run: bool,
     execute: bool,
     export: bool,
     as_json: bool,
     bootstrap: Bootstrap,
+    **targets: Any,  # noqa: ANN401 - options
 ) -> None:
     """Set the offsets from which consumer groups resume.
 
@@ -102,19 +85,15 @@ def reset_offsets(
       kbroker groups reset-offsets billing --all-topics --to-current --export > billing.csv
       kbroker groups reset-offsets billing --from-file billing.csv --execute
     """
-    target = OffsetTarget(
-        to_earliest, to_latest, to_datetime, to_offset, to_current, from_file, shift_by, by_duration
-    )
-    target.check()
-    exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": from_file})
+    target = OffsetTarget.of(topics, all_topics, targets)
     names = chosen_groups(group, more_groups, all_groups)
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")
     if export and as_json:
         raise click.UsageError("--export and --json exclude each other")
-    plans = None if from_file is None else _plans(from_file, names)
+    plans = None if target.from_file is None else read_plans(target.from_file, "consumer group", names)
     with connect(bootstrap) as connection:
-        ready, problems = _ready(connection, names or _all_groups(connection, plans))
+        ready, problems = _ready(connection, names, plans)
         partitions = partitions_of(connection, topics)
         offsets: dict[str, Offsets] = {}
         for name in ready:
@@ -129,46 +108,28 @@ def reset_offsets(
     refuse(problems)
 
 
-def _plans(file: IO[str], names: Sequence[str]) -> Mapping[str, Offsets]:
-    """The offsets in a file by group. Raises UsageError if one of these groups is missing."""
-    plans = read_plans(file, names[0] if len(names) == 1 else None)
-    for name in names:
-        if name not in plans:
-            raise click.UsageError(f"{file.name} has no offsets for consumer group {name}")
-    return plans
-
-
-def _all_groups(connection: Connection, plans: Mapping[str, Offsets] | None) -> list[str]:
-    """All consumer groups; with `plans`, only those in them."""
-    from kbroker.client import consumer_group_admin
-
-    return [
-        each.group_id
-        for each in consumer_group_admin.consumer_groups(connection)
-        if plans is None or each.group_id in plans
-    ]
-
-
-def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The groups that can be reset, and a line for each that cannot. A group that does not exist
-    can: the reset creates it."""
+def _ready(
+    connection: Connection, names: Sequence[str], plans: Mapping[str, Offsets] | None
+) -> tuple[list[str], list[str]]:
+    """Of these groups, or of all, with `plans` all in them: those that can be reset, and a line for
+    each that cannot. A group that does not exist can: the reset creates it."""
     from kbroker.client import consumer_group_admin, group_admin
 
+    if not names:
+        every = consumer_group_admin.consumer_groups(connection)
+        names = [each.group_id for each in every if plans is None or each.group_id in plans]
     types = group_admin.group_types(connection)
     ready, problems = [], []
-    for name, found in zip(
-        names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True
-    ):
+    answers = consumer_group_admin.describe_consumer_groups(connection, names)
+    for name, found in zip(names, answers, strict=True):
+        problem = None
         if not isinstance(found, KafkaError):
-            problem = (
-                None
-                if found.state == consumer_group_admin.EMPTY
-                else in_use("consumer group", name, len(found.members))
-            )
+            if found.state != consumer_group_admin.EMPTY:
+                problem = in_use("consumer group", name, len(found.members))
         elif found.code is not ErrorCode.group_id_not_found:
             problem = why_not(name, found)
-        else:
-            problem = of_other_type(name, types[name], "reset-offsets") if name in types else None
+        elif name in types:
+            problem = of_other_type(name, types[name], "reset-offsets")
         if problem is None:
             ready.append(name)
         else:
@@ -184,11 +145,7 @@ def _offsets(
     plans: Mapping[str, Offsets] | None,
 ) -> Offsets:
     """New offsets of the named partitions, otherwise of those in the group's plan, otherwise of
-    those with committed offsets. Raises KafkaError, and CommandFailed for a partition that does not
-    exist."""
-    if plans is not None:
-        check_partitions(connection, plans[group])
-        return clamped(connection, plans[group])
+    those with committed offsets. Raises what new_offsets raises."""
 
     def committed() -> dict[TopicPartition, int | None]:
         from kbroker.client import consumer_group_admin
@@ -198,10 +155,11 @@ def _offsets(
             for place, each in consumer_group_admin.committed_offsets(connection, group).items()
         }
 
-    partitions = named or list(committed())
-    if not partitions:
+    plan = None if plans is None else plans[group]
+    partitions = named or (list(committed()) if plan is None else [])
+    if not partitions and plan is None:
         raise CommandFailed(f"consumer group {group} has committed no offsets: name topics with --topic")
-    return new_offsets(connection, partitions, target, committed, f"consumer group {group} has no offset of")
+    return new_offsets(connection, f"consumer group {group}", partitions, target, plan, committed)
 
 
 def _execute(connection: Connection, group: str, offsets: dict[str, Offsets]) -> list[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from kbroker.cli.exits import refuse, say
 from kbroker.cli.logging_setup import escaped
 from kbroker.cli.output import print_json
-from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty
+from kbroker.cli.params import COUNT, Bootstrap, bootstrap_option, connect, json_option, not_empty, options
 from kbroker.client.queues.advice import QueueRefused
 from kbroker.client.queues.settings import SETTINGS, Kind, Setting, Wish
 from kbroker.client.queues.values import shown, text_of, written
@@ -24,9 +24,6 @@ from kbroker.errors import KafkaError
 if TYPE_CHECKING:
     from kbroker.client.queues.plan import QueuePlan
     from kbroker.client.rpc import Connection
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SettingType(click.ParamType[str]):
@@ -44,18 +41,16 @@ class SettingType(click.ParamType[str]):
             self.fail(str(error), param, context)
 
 
-def setting_options(function: F) -> F:
-    """Adds an option for each setting. `settings_of` reads the command's keyword arguments."""
-    for setting in reversed(list(SETTINGS.values())):
-        text = f"{setting.doc} ({setting.config})  [default: {shown(setting, setting.default)}]"
-        kind = SettingType(setting)
-        if setting.kind is Kind.FLAG:
-            names = f"--{setting.name}/--no-{setting.name}"
-            option = click.option(names, default=None, help=text)
-        else:
-            option = click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)
-        function = option(function)
-    return function
+def _setting_option(setting: Setting) -> Callable[[Any], Any]:
+    text = f"{setting.doc} ({setting.config})  [default: {shown(setting, setting.default)}]"
+    if setting.kind is Kind.FLAG:
+        return click.option(f"--{setting.name}/--no-{setting.name}", default=None, help=text)
+    kind = SettingType(setting)
+    return click.option(f"--{setting.name}", type=kind, metavar=kind.name, help=text)
+
+
+setting_options = options(*map(_setting_option, SETTINGS.values()))
+"""`settings_of` reads the command's keyword arguments."""
 
 
 def settings_of(options: Mapping[str, str | bool | None]) -> dict[str, str]:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.exits import CommandFailed
-from kbroker.cli.group_views import instead, report_deletions, types_where_missing, why_not
+from kbroker.cli.group_views import (
+    delete_groups,
+    report_deletions,
+    report_offset_deletions,
+    types_where_missing,
+    why_not,
+)
 from kbroker.cli.inflight import inflight
 from kbroker.cli.logging_setup import escaped
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import Cell, Table, print_json, print_table
 from kbroker.cli.params import (
     Bootstrap,
     bootstrap_option,
@@ -27,8 +32,7 @@ from kbroker.cli.params import (
 from kbroker.cli.share_groups.describe import describe
 from kbroker.cli.share_groups.reset import reset_offsets
 from kbroker.cli.suggesting import SuggestingGroup
-from kbroker.client.group_admin import kind_of_group
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import KafkaError
 
 if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
@@ -57,10 +61,11 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Bootst
 
     with connect(bootstrap) as connection:
         groups = group_admin.groups(connection, states=states or ())
+    table = Table(("GROUP", "STATE"), [(group.group_id, group.state) for group in groups])
     if as_json:
-        print_json([{"group": group.group_id, "state": group.state} for group in groups])
+        print_json(table.as_json())
     elif states is not None:
-        print_table(("GROUP", "STATE"), [(group.group_id, group.state) for group in groups])
+        print_table(*table)
     else:
         for group in groups:
             click.echo(escaped(group.group_id))
@@ -88,35 +93,14 @@ def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Bootst
 
 
 def _delete(connection: Connection, names: tuple[str, ...], *, force: bool) -> dict[str, str]:
-    """The reason for each group that was not deleted. DeleteGroups accepts groups of any type, so
-    groups of other types are excluded here."""
+    """The reason for each group that was not deleted."""
     from kbroker.cli.queues.found import why_not_to_delete
-    from kbroker.client import group_admin
+    from kbroker.client.group_admin import group_types
 
-    types = group_admin.group_types(connection)
-    reasons = {} if force else why_not_to_delete(connection, names)
-    reasons |= {
-        name: _of_other_type(name, types[name]) for name in names if types.get(name, "share") != "share"
-    }  # The broker says so if there is no such group, or if this user may not see it.
-    wanted = [name for name in names if name not in reasons]
-    refused = group_admin.delete_groups(connection, wanted) if wanted else {}
-    reasons |= {name: _why_not(error) for name, error in refused.items()}
-    return {name: reasons[name] for name in names if name in reasons}
-
-
-def _of_other_type(name: str, group_type: str) -> str:
-    return f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
-
-
-NO_SHARE_GROUP = "there is no share group of this name"
-_REASONS = {
-    ErrorCode.non_empty_group: "it has members; stop them first",
-    ErrorCode.group_id_not_found: NO_SHARE_GROUP,
-}
-
-
-def _why_not(error: KafkaError) -> str:
-    return _REASONS.get(error.code) or error.message or error.code.name
+    types = group_types(connection)
+    others = {name: types[name] for name in names if types.get(name, "share") != "share"}
+    kept = {} if force else why_not_to_delete(connection, names)
+    return delete_groups(connection, "share group", names, others, kept)
 
 
 @share_groups.command("delete-offsets")
@@ -153,27 +137,10 @@ def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap
         except KafkaError as error:
             other = types_where_missing(connection, [error]).get(group)
             raise KafkaError(error.code, why_not(group, error, other, "delete-offsets")) from error
-    if as_json:
-        print_json(
-            [
-                {"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))}
-                for name in topics
-            ]
-        )
-    else:
-        print_table(
-            ("TOPIC", "STATUS"),
-            [
-                (name, f"Error: {_text(refused[name])}" if name in refused else "Successful")
-                for name in topics
-            ],
-        )
-    if refused:
-        raise CommandFailed(f"offsets of {len(refused)} of {len(topics)} topics could not be deleted")
-
-
-def _text(error: KafkaError | None) -> str | None:
-    return None if error is None else error.message
+    results: dict[tuple[Cell, ...], str | None] = {
+        (name,): refused[name].message if name in refused else None for name in topics
+    }
+    report_offset_deletions(("TOPIC",), results, as_json=as_json)
 
 
 share_groups.add_command(describe)

@@ -4,34 +4,34 @@ Kafka's columns."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from kbroker.cli.group_views import (
-    Table,
     assignment_text,
     coordinator_text,
+    described,
     one_view,
     report,
-    told_apart,
     view_options,
 )
-from kbroker.cli.output import Cell
-from kbroker.cli.params import Bootstrap, bootstrap_option, connect, each_not_blank, json_option
+from kbroker.cli.output import Table
+from kbroker.cli.params import (
+    Bootstrap,
+    bootstrap_option,
+    chosen_groups,
+    connect,
+    each_not_blank,
+    json_option,
+)
 
 if TYPE_CHECKING:
-    from kbroker.client.group_admin import CoordinatorNode, ShareGroupDescription, ShareOffset
+    from kbroker.cli.group_views import Described
+    from kbroker.client.group_admin import ShareGroupDescription, ShareOffset
     from kbroker.client.rpc import Connection
 
-
-class DescribedShareGroups(NamedTuple):
-    """The data of a view, and a line for each thing that could not be described."""
-
-    groups: list[ShareGroupDescription]
-    offsets: dict[str, list[ShareOffset]]
-    coordinators: dict[str, CoordinatorNode]
-    problems: list[str]
+    Found: TypeAlias = Described[ShareGroupDescription, ShareOffset]
 
 
 @click.command()
@@ -52,17 +52,13 @@ class DescribedShareGroups(NamedTuple):
     "member_count."
 )
 @bootstrap_option
-@click.pass_context
 def describe(
-    context: click.Context,
     group: tuple[str, ...],
     all_groups: bool,
-    offsets: bool,
-    members: bool,
-    state: bool,
     verbose: bool,
     as_json: bool,
     bootstrap: Bootstrap,
+    **views: bool,
 ) -> None:
     """Print offsets, members or state of each GROUP.
 
@@ -79,42 +75,36 @@ def describe(
       kbroker share-groups describe workers --members --verbose
       kbroker share-groups describe --all-groups --state --json
     """
-    view = one_view(context, offsets, members, state)
-    if bool(group) == all_groups:
-        raise click.UsageError("either GROUP or --all-groups is needed, not both")
+    view = one_view(views)
+    names = chosen_groups(group, (), all_groups)
     with connect(bootstrap) as connection:
-        found = find(connection, group, view)
+        found = find(connection, names, view)
     documents = [_as_json(each, view, found) for each in found.groups]
     report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
-def find(connection: Connection, names: Sequence[str], view: str) -> DescribedShareGroups:
+def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     """Describe these groups, or all if there are none. Raises KafkaError if the broker refuses the
     whole request."""
     from kbroker.client import group_admin
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
-    groups, problems = told_apart(
-        names, group_admin.describe_share_groups(connection, names) if names else [], connection
-    )
-    offsets, coordinators = {}, {}
-    if view == "state" and groups:
-        coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
-    elif view == "offsets":
-        offsets = {
-            each.group_id: group_admin.describe_share_group_offsets(connection, each.group_id)
-            for each in groups
-        }
-        problems += [
-            f"group {group_id}, {row.topic}-{row.partition}: {row.error.message}"
-            for group_id, rows in offsets.items()
-            for row in rows
-            if row.error
-        ]
-    return DescribedShareGroups(groups, offsets, coordinators, problems)
+    answers = group_admin.describe_share_groups(connection, names) if names else []
+    found = described(connection, names, answers, view, _offsets)
+    for group_id, rows in found.offsets.items():
+        found.problems.extend(
+            f"group {group_id}, {row.topic}-{row.partition}: {row.error.message}" for row in rows if row.error
+        )
+    return found
 
 
-def notes(found: DescribedShareGroups, view: str) -> Iterable[str]:
+def _offsets(connection: Connection, groups: Sequence[ShareGroupDescription]) -> dict[str, list[ShareOffset]]:
+    from kbroker.client.group_admin import describe_share_group_offsets
+
+    return {each.group_id: describe_share_group_offsets(connection, each.group_id) for each in groups}
+
+
+def notes(found: Found, view: str) -> Iterable[str]:
     """Lines that explain why something is missing."""
     if not found.groups and not found.problems:
         yield "there are no share groups"
@@ -125,53 +115,55 @@ def notes(found: DescribedShareGroups, view: str) -> Iterable[str]:
             yield f"share group {each.group_id} has no active members"
 
 
-def _offsets_table(found: DescribedShareGroups, verbose: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for group_id, offsets in found.offsets.items():
-        for each in offsets:
-            epoch = (each.leader_epoch,) if verbose else ()
-            rows.append((group_id, each.topic, each.partition, *epoch, each.start_offset, each.lag))
-    epoch_column = ("LEADER-EPOCH",) if verbose else ()
-    return Table(("GROUP", "TOPIC", "PARTITION", *epoch_column, "START-OFFSET", "LAG"), rows)
+def _offsets_table(found: Found, verbose: bool) -> Table:
+    rows = [
+        (group_id, each.topic, each.partition, each.leader_epoch, each.start_offset, each.lag)
+        for group_id, offsets in found.offsets.items()
+        for each in offsets
+    ]
+    columns = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG")
+    return Table(columns, rows).without("LEADER-EPOCH", unless=verbose)
 
 
-def _members_table(found: DescribedShareGroups, verbose: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for group in found.groups:
-        for each in group.members:
-            count = sum(len(partitions) for partitions in each.assignment.values())
-            epoch = (each.member_epoch,) if verbose else ()
-            rows.append(
-                (
-                    group.group_id,
-                    each.member_id,
-                    each.client_host,
-                    each.client_id,
-                    count,
-                    *epoch,
-                    assignment_text(each.assignment),
-                )
-            )
-    epoch_column = ("MEMBER-EPOCH",) if verbose else ()
-    return Table(
-        ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_column, "ASSIGNMENT"), rows
-    )
+def _members_table(found: Found, verbose: bool) -> Table:
+    rows = [
+        (
+            group.group_id,
+            each.member_id,
+            each.client_host,
+            each.client_id,
+            sum(len(partitions) for partitions in each.assignment.values()),
+            each.member_epoch,
+            assignment_text(each.assignment),
+        )
+        for group in found.groups
+        for each in group.members
+    ]
+    columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "MEMBER-EPOCH", "ASSIGNMENT")
+    return Table(columns, rows).without("MEMBER-EPOCH", unless=verbose)
 
 
-def _state_table(found: DescribedShareGroups, verbose: bool) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for group in found.groups:
-        node = found.coordinators[group.group_id]
-        epochs = (group.group_epoch, group.assignment_epoch) if verbose else ()
-        rows.append((group.group_id, coordinator_text(node), group.state, *epochs, len(group.members)))
-    epoch_columns = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if verbose else ()
-    return Table(("GROUP", "COORDINATOR (ID)", "STATE", *epoch_columns, "#MEMBERS"), rows)
+def _state_table(found: Found, verbose: bool) -> Table:
+    epochs = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH")
+    rows = [
+        (
+            each.group_id,
+            coordinator_text(found.coordinators[each.group_id]),
+            each.state,
+            each.group_epoch,
+            each.assignment_epoch,
+            len(each.members),
+        )
+        for each in found.groups
+    ]
+    table = Table(("GROUP", "COORDINATOR (ID)", "STATE", *epochs, "#MEMBERS"), rows)
+    return table.without(*epochs, unless=verbose)
 
 
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ShareGroupDescription, view: str, found: DescribedShareGroups) -> dict[str, Any]:
+def _as_json(group: ShareGroupDescription, view: str, found: Found) -> dict[str, Any]:
     head = {"group": group.group_id, "state": group.state}
     if view == "members":
         return {**head, "members": [member._asdict() for member in group.members]}

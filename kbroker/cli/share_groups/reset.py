@@ -6,7 +6,7 @@ Groups with members, topics and partitions that do not exist are refused before 
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ from kbroker.cli.offset_plans import (
     OffsetTarget,
     Scope,
     check_partitions,
-    clamped,
     exactly_one,
     new_offsets,
     partitions_of,
@@ -25,7 +24,7 @@ from kbroker.cli.offset_plans import (
     read_plans,
     reset_options,
 )
-from kbroker.cli.params import Bootstrap, bootstrap_option, connect, json_option, not_blank
+from kbroker.cli.params import Bootstrap, connect, not_blank
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -35,31 +34,21 @@ if TYPE_CHECKING:
 
 @click.command("reset-offsets")
 @click.argument("group", callback=not_blank)
-@click.option("--all-topics", is_flag=True, help="All topics for which GROUP has offsets.")
-@click.option(
-    "--to-current",
-    is_flag=True,
-    help="To the start offsets of describe: records beyond them are redelivered, also finished "
-    "ones. To the end of the log, with a warning, if there is none yet.",
+@reset_options(
+    "All topics for which GROUP has offsets.",
+    "To the start offsets of describe: records beyond them are redelivered, also finished ones. To the "
+    "end of the log, with a warning, if there is none yet.",
 )
-@reset_options
-@json_option("An array of objects: group, topic, partition, new_offset.")
-@bootstrap_option
 def reset_offsets(
     group: str,
     topics: Scope,
     all_topics: bool,
-    to_earliest: bool,
-    to_latest: bool,
-    to_datetime: int | None,
-    to_offset: int | None,
-    to_current: bool,
-    from_file: IO[str] | None,
     dry_run: bool,
     execute: bool,
     export: bool,
     as_json: bool,
     bootstrap: Bootstrap,
+    **targets: Any,  # noqa: ANN401 - options
 ) -> None:
     """Set the offsets from which GROUP resumes.
 
@@ -79,33 +68,18 @@ def reset_offsets(
       kbroker share-groups reset-offsets jobs --all-topics --to-current --dry-run --export > j.csv
       kbroker share-groups reset-offsets jobs --from-file j.csv --execute
     """
-    target = OffsetTarget(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file)
-    target.check(without=("shift_by", "by_duration"))
-    exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": from_file})
+    target = OffsetTarget.of(topics, all_topics, targets)
     exactly_one({"--dry-run": dry_run, "--execute": execute})
     if export and as_json:
         raise click.UsageError("--export and --json exclude each other")
-    plan = None if from_file is None else _plan(from_file, group)
+    plan = None if target.from_file is None else read_plans(target.from_file, "share group", [group])[group]
     with connect(bootstrap) as connection:
         _check_group(connection, group)
-        offsets = _offsets(connection, group, topics, target) if plan is None else _planned(connection, plan)
+        offsets = _offsets(connection, group, topics, target, plan)
         refused = _execute(connection, group, offsets) if execute else {}
     done = {place: offset for place, offset in offsets.items() if place not in refused}
     print_offsets({group: done}, export=export, as_json=as_json)
     refuse([f"{place} could not be reset: {error.message}" for place, error in refused.items()])
-
-
-def _plan(file: IO[str], group: str) -> Offsets:
-    """The group's offsets in a file. Raises UsageError if there are none."""
-    plan = read_plans(file, group).get(group)
-    if plan is None:
-        raise click.UsageError(f"{file.name} has no offsets for share group {group}")
-    return plan
-
-
-def _planned(connection: Connection, plan: Offsets) -> Offsets:
-    check_partitions(connection, plan)
-    return clamped(connection, plan)
 
 
 def _check_group(connection: Connection, group: str) -> None:
@@ -123,9 +97,11 @@ def _check_group(connection: Connection, group: str) -> None:
         raise CommandFailed(of_other_type(group, other, "reset-offsets"))
 
 
-def _offsets(connection: Connection, group: str, topics: Scope, target: OffsetTarget) -> Offsets:
-    """New offsets of the topics, or, if none are named, of all partitions for which the group has
-    offsets."""
+def _offsets(
+    connection: Connection, group: str, topics: Scope, target: OffsetTarget, plan: Offsets | None
+) -> Offsets:
+    """New offsets of the topics, or of the plan, or, if there are neither, of all partitions for
+    which the group has offsets."""
 
     def start_offsets() -> dict[TopicPartition, int | None]:
         from kbroker.client import group_admin
@@ -134,14 +110,13 @@ def _offsets(connection: Connection, group: str, topics: Scope, target: OffsetTa
         found = group_admin.describe_share_group_offsets(connection, group)
         return {TopicPartition(each.topic, each.partition): each.start_offset for each in found}
 
-    if topics:
-        partitions = partitions_of(connection, topics)
-    else:
+    partitions = partitions_of(connection, topics) if topics else []
+    if not topics and plan is None:
         partitions = list(start_offsets())
         if not partitions:
             raise CommandFailed(f"share group {group} has no offset information: name topics with --topic")
         check_partitions(connection, partitions)
-    return new_offsets(connection, partitions, target, start_offsets, f"share group {group} has no offset of")
+    return new_offsets(connection, f"share group {group}", partitions, target, plan, start_offsets)
 
 
 def _execute(connection: Connection, group: str, offsets: Offsets) -> dict[TopicPartition, KafkaError]:

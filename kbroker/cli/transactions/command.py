@@ -17,7 +17,6 @@ from kbroker.cli.exits import refuse, say
 from kbroker.cli.group_views import assignment_text
 from kbroker.cli.output import Cell, age_text, print_json, print_table, time_text
 from kbroker.cli.params import (
-    INDEX,
     Bootstrap,
     ChoicesType,
     SpanType,
@@ -27,6 +26,7 @@ from kbroker.cli.params import (
     json_option,
     not_blank,
     not_empty,
+    partitions_option,
 )
 from kbroker.cli.suggesting import SuggestingGroup
 from kbroker.cli.transactions.abort import abort
@@ -166,14 +166,7 @@ def _row(found: Transaction, now_ms: int) -> tuple[Cell, ...]:
 
 @transactions.command()
 @click.argument("topic", callback=not_blank)
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=INDEX,
-    multiple=True,
-    help="Only this partition; may be repeated.  [default: all]",
-)
+@partitions_option("Only this partition; may be repeated.  [default: all]")
 @json_option(
     "An array of objects: topic, partition, producers (producer_id, producer_epoch, last_sequence,"
     " last_timestamp_ms, coordinator_epoch, open_from; null where unknown)."

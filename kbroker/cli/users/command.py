@@ -71,9 +71,7 @@ def users() -> None:
 
 @users.command()
 @name_argument
-@mechanisms_option(
-    "How the user may log in; may be repeated, for both.  [default: SCRAM-SHA-256]",
-)
+@mechanisms_option("How the user may log in; may be repeated, for both.  [default: SCRAM-SHA-256]")
 @iterations_option
 @password_option
 @click.option("--storage", metavar="ENGINE", default="segment", show_default=True,

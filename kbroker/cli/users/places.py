@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.cli.params import Bootstrap, connect
-from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_state
+from kbroker.cli.params import Bootstrap
+from kbroker.cli.stopped_state import StoppedState, at_place
 from kbroker.client import user_admin
 from kbroker.client.user_admin import ListedCredential
 from kbroker.formats.security_values import (
@@ -91,16 +90,8 @@ class UsersOfDirectory:
         return False
 
 
-@contextmanager
 def users_at(
     bootstrap: Bootstrap, data_dir: Path | None, new_engines: tuple[str, str] | None = None
-) -> Iterator[Users]:
-    """The users of the broker, or of a data directory. `new_engines`: as in stopped_state. Raises
-    OperatorError, and UsageError if both places are given."""
-    refuse_both_places(data_dir)
-    if data_dir is None:
-        with connect(bootstrap) as connection:
-            yield UsersOfBroker(connection)
-        return
-    with stopped_state(data_dir, new_engines) as state:
-        yield UsersOfDirectory(state)
+) -> AbstractContextManager[Users]:
+    """The users of the broker, or of a data directory. `new_engines` and errors: as in at_place."""
+    return at_place(bootstrap, data_dir, UsersOfBroker, UsersOfDirectory, new_engines)
