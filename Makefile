@@ -19,7 +19,7 @@
 #   make perf-python-client  kbroker-client beside confluent-kafka, ten minutes (PERF_ARGS)
 #   make perf-rivals  one-at-a-time queue work beside Redis Streams, RabbitMQ and NATS JetStream; root: installs them (RIVALS_ARGS)
 #   make lint        ruff, mypy --strict, import contracts, size limits and documentation walks
-#   make docs        write the documents that are made from tables in the code
+#   make docs        write the documents that are made from tables
 #   make clean       remove what these targets made
 
 PYTHON ?= python3
@@ -197,6 +197,7 @@ docs: .venv/.ready
 	$(PY) -m tests.checks.settings_doc
 	$(PY) -m tests.checks.metrics_doc
 	$(PY) -m tests.checks.cli_doc
+	$(PY) -m tests.checks.rules_doc
 	$(PY) -m tests.checks.unserved_doc
 
 clean:

@@ -1,4 +1,4 @@
-"""Shows which test covers which rule of docs/behaviour.md.
+"""Shows which test covers which rule of docs/rules.
 
     python -m tests.checks.behaviour [--json|--missing]
 
@@ -17,49 +17,21 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from tests.checks.rules import Rule, table
 from tests.checks.sources import comments
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "behaviour.md"
 TESTS = (ROOT / "tests", *sorted(ROOT.glob("plugins/*/tests")))
-LEFT_OUT = "left out: "
-OPEN_HEADING = "## Not yet shown"
+LEFT_OUT = "left out"
 
-_ROW = re.compile(r"^\| ([A-Z]+-\d+) \| ([^|]+) \| ([^|]+) \|([^|]*)\|$", re.MULTILINE)
 _ID = re.compile(r"\b([A-Z]+)-(\d+)(?:\.\.(\d+))?\b")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`kbroker`: how kbroker differs; empty if it does not."""
-
-    id: str
-    text: str
-    source: str
-    kbroker: str
-
-    @property
-    def is_left_out(self) -> bool:
-        return self.kbroker.startswith(LEFT_OUT)
-
-
-def rules(document: str) -> list[Rule]:
-    """All rows of the document's tables of rules, in its order."""
-    return [Rule(*(cell.strip() for cell in row)) for row in _ROW.findall(document)]
-
-
-def not_yet_shown(document: str) -> list[str]:
-    """The ids in the list at the document's end."""
-    _, _, tail = document.partition(OPEN_HEADING)
-    return [match.group() for match in re.finditer(r"\b[A-Z]+-\d+\b", tail)]
 
 
 def ids_in(text: str, prefixes: frozenset[str]) -> list[str]:
@@ -123,31 +95,31 @@ def prefixes_of(known: list[Rule]) -> frozenset[str]:
 
 def without_a_test(known: list[Rule], named: Mapping[str, object]) -> list[str]:
     """The rules that need a test and have none."""
-    return [rule.id for rule in known if rule.id not in named and not rule.is_left_out]
+    return [rule.id for rule in known if rule.id not in named and rule.state != LEFT_OUT]
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For programs: a list of rules, each with its tests.")
 @click.option("--missing", is_flag=True, help="Only the rules without a test.")
 def main(as_json: bool, missing: bool) -> None:
-    """Show which test covers which rule of docs/behaviour.md."""
-    known = rules(DOCUMENT.read_text())
+    """Show which test covers which rule of docs/rules."""
+    known = table().rules
     named = named_rules(prefixes_of(known))
     lacking = set(without_a_test(known, named))
     chosen = [rule for rule in known if rule.id in lacking or not missing]
     if as_json:
         print(json.dumps([{**vars(rule), "tests": named.get(rule.id, [])} for rule in chosen], indent=1))
         return
-    table = Table("rule", "what", "tests")
+    shown = Table("rule", "what", "tests")
     for rule in chosen:
-        table.add_row(
+        shown.add_row(
             rule.id,
             rule.text,
-            "\n".join(named.get(rule.id, [])) or ("-" if rule.id in lacking else rule.kbroker),
+            "\n".join(named.get(rule.id, [])) or ("-" if rule.id in lacking else rule.difference),
         )
     console = Console(markup=False, highlight=False)
-    console.print(table)
-    left_out = sum(rule.is_left_out for rule in known)
+    console.print(shown)
+    left_out = sum(rule.state == LEFT_OUT for rule in known)
     console.print(
         f"{len(known)} rules: {len(known) - len(lacking) - left_out} shown, {left_out} left out, "
         f"{len(lacking)} without a test"

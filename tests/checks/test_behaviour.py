@@ -1,27 +1,20 @@
-"""docs/behaviour.md and the tests agree: ids are unique, each rule that a test names exists, and
-each rule that no test shows is listed or left out."""
+"""docs/rules, the pages made from it and the tests agree: ids are unique, each rule that a test
+names exists, and each rule that no test shows is marked as untested or left out."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.checks.behaviour import (
-    DOCUMENT,
-    ids_in,
-    named_rules,
-    not_yet_shown,
-    prefixes_of,
-    rules,
-    without_a_test,
-)
+from tests.checks.behaviour import ids_in, named_rules, prefixes_of, without_a_test
+from tests.checks.rules import STATES, table
+from tests.checks.rules_doc import PAGES
 
-TEXT = DOCUMENT.read_text()
-RULES = rules(TEXT)
+RULES = table().rules
+DIFFERENCES = table().differences
 PREFIXES = prefixes_of(RULES)
 
 
@@ -30,18 +23,28 @@ def named() -> dict[str, list[str]]:
     return named_rules(PREFIXES)
 
 
-def test_every_row_is_read() -> None:
-    assert len(RULES) == len(re.findall(r"^\| [A-Z]+-\d", TEXT, re.MULTILINE))
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_pages_are_made_from_the_table(page: Path) -> None:
+    assert page.read_text() == PAGES[page](), "run `make docs`"
+
+
+def test_every_row_is_complete() -> None:
     assert min(len(rule.text) for rule in RULES) >= 10
     assert [rule.id for rule in RULES if not rule.source] == []
+    assert [rule.id for rule in RULES if rule.state not in STATES or (rule.state and not rule.kbroker)] == []
+    assert [each.id for each in DIFFERENCES if not (each.kafka and each.kbroker and each.why)] == []
+    assert [row.id for row in (*RULES, *DIFFERENCES) if "|" in str(row)] == []
 
 
 def test_ids_are_unique() -> None:
-    assert [rule_id for rule_id, times in Counter(rule.id for rule in RULES).items() if times > 1] == []
+    times = Counter(row.id for row in (*RULES, *DIFFERENCES))
+    assert [row_id for row_id, count in times.items() if count > 1] == []
 
 
-def test_what_the_document_refers_to_is_there() -> None:
-    assert set(ids_in(TEXT, PREFIXES)) - {rule.id for rule in RULES} == set()
+def test_what_the_pages_refer_to_is_there() -> None:
+    text = "\n".join(render() for render in PAGES.values())
+    named_ids = {*ids_in(text, PREFIXES | {"DIF"}), *(rule for each in DIFFERENCES for rule in each.rules)}
+    assert named_ids - {row.id for row in (*RULES, *DIFFERENCES)} == set()
 
 
 def test_every_rule_that_a_test_names_is_there() -> None:
@@ -49,11 +52,9 @@ def test_every_rule_that_a_test_names_is_there() -> None:
     assert {rule_id: tests for rule_id, tests in named().items() if rule_id not in known} == {}
 
 
-def test_what_is_not_shown_is_listed() -> None:
-    """A new test removes its rules from the list; a new rule without a test is added to it."""
-    missing, listed = without_a_test(RULES, named()), not_yet_shown(TEXT)
-    assert (sorted(set(missing) - set(listed)), sorted(set(listed) - set(missing))) == ([], [])
-    assert len(listed) == len(set(listed))
+def test_what_is_not_shown_is_marked() -> None:
+    """A new test removes the mark from its rules; a new rule without a test has it."""
+    assert without_a_test(RULES, named()) == [rule.id for rule in RULES if rule.untested]
 
 
 SOURCE = '''

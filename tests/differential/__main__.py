@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import click
 
+from tests.checks.rules import table
 from tests.differential.apache_kafka import running_kafka, started_kafka, version
 from tests.differential.known_differences import explain
-from tests.differential.page import listed
 from tests.differential.running import (
     AT_ONCE,
     BROKER_CONFIG,
@@ -135,7 +135,7 @@ def _number(name: str) -> int:
 
 def _tell_listed(met: Mapping[str, Sequence[Found]], *, everything: bool) -> None:
     print("\nListed differences (docs/differences.md):")
-    for row in listed():
+    for row in table().differences:
         found = met.get(row.id, ())
         if not found and not everything:
             continue

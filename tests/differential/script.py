@@ -9,7 +9,7 @@ transcript of the answers.
 A script runs unchanged against either broker, on its own topics and groups (their names begin with
 the script's). Every `call` is a step of the transcript. Preparation, and waiting for background
 work of Kafka, is `prepare`d or polled for: it is not in the transcript. The names in `@script(...)`
-are the rules of docs/behaviour.md that the script shows.
+are the rules of docs/rules that the script shows.
 """
 
 from __future__ import annotations

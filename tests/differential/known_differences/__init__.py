@@ -1,5 +1,5 @@
 """Where kbroker deliberately answers differently from Apache Kafka, by API: each difference has its
-reason in docs/differences.md under the same id.
+reason in docs/rules under the same id.
 
 A difference is matched by the script, the place in the answers, and both values. Any other
 difference is a bug. So is an entry that no script meets any more: the list has present differences
