@@ -22,7 +22,7 @@ OPERATIONS: Final = (
 )  # fmt: skip
 
 
-class Choice(NamedTuple):
+class EntryChoice(NamedTuple):
     """What the options name. `resources`: (kind, name)."""
 
     resources: tuple[tuple[ResourceType, str], ...]
@@ -152,7 +152,7 @@ def choice_of(
     hosts: tuple[str, ...],
     operations: tuple[str, ...],
     role: str | None = None,
-) -> Choice:
+) -> EntryChoice:
     """Raises UsageError."""
     from kbroker.security.acls import ResourceType
 
@@ -164,10 +164,10 @@ def choice_of(
         *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids),
         *(((ResourceType.CLUSTER, CLUSTER),) if cluster else ()),
     )
-    return Choice(resources, prefixed, users, hosts, operations, role)
+    return EntryChoice(resources, prefixed, users, hosts, operations, role)
 
 
-def entries(choice: Choice, permission: Permission) -> list[Acl]:
+def entries(choice: EntryChoice, permission: Permission) -> list[Acl]:
     """The entries that the options describe in full. Raises UsageError if something is missing."""
     from kbroker.security.acls import Acl
 
@@ -210,7 +210,7 @@ def check_new(wanted: list[Acl]) -> None:
             raise click.UsageError(f"--host {acl.host}: {error}") from None
 
 
-def _plain(choice: Choice) -> Iterator[tuple[ResourceType, str, Operation]]:
+def _plain(choice: EntryChoice) -> Iterator[tuple[ResourceType, str, Operation]]:
     from kbroker.security.acls import SUPPORTED, Operation
 
     if not choice.resources or not choice.operations:
@@ -226,7 +226,7 @@ def _plain(choice: Choice) -> Iterator[tuple[ResourceType, str, Operation]]:
         yield kind, name, operation
 
 
-def _role(role: str, choice: Choice) -> Iterator[tuple[ResourceType, str, Operation]]:
+def _role(role: str, choice: EntryChoice) -> Iterator[tuple[ResourceType, str, Operation]]:
     from kbroker.security.acls import Operation, ResourceType
 
     names = {
@@ -262,7 +262,7 @@ def _role(role: str, choice: Choice) -> Iterator[tuple[ResourceType, str, Operat
         yield from ((kind, name, operation) for name, operation in product(names[kind], operations))
 
 
-def filters(choice: Choice, permission: Permission) -> list[AclFilter]:
+def filters(choice: EntryChoice, permission: Permission) -> list[AclFilter]:
     """What selects entries by the options that are given."""
     from kbroker.security.acls import AclFilter, Operation, PatternType, ResourceType
 

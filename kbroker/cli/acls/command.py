@@ -185,7 +185,7 @@ def _print(found: Sequence[Acl], *, as_json: bool) -> None:
 
 def _table(found: Sequence[Acl]) -> Table:
     rows = [
-        (word(kind), name, word(pattern), principal, host, word(operation), word(permission))
-        for kind, pattern, name, principal, host, operation, permission in found
+        (word(a.kind), a.name, word(a.pattern), a.principal, a.host, word(a.operation), word(a.permission))
+        for a in found
     ]
     return Table(("TYPE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"), rows)
