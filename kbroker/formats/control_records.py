@@ -38,7 +38,7 @@ from kbroker.formats.batches import (
     iter_records,
 )
 from kbroker.formats.compression import CorruptPayload
-from kbroker.formats.share_records import decode_string
+from kbroker.formats.state_keys import decode_string
 
 VALUE_VERSION: Final = 1
 NO_OFFSET: Final = -1

@@ -33,11 +33,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
-from kbroker.formats.share_records import decode_string, encode_string
+from kbroker.formats.state_keys import LaterKey, StateKey, decode_string, encode_string
 
 NO_GENERATION: Final = 0
 COUNTER: Final = 0
@@ -148,8 +147,16 @@ class BlockedKey(NamedTuple):
 ParkedValue: TypeAlias = ParkedCount | ParkedRecord | KeptRecord | BlockedKey | RejectionReason
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedKey:
+_KEYS: Final = {
+    COUNTER: (struct.Struct(">B"), ()),
+    BY_KEY: (_BY_KEY_KEY, ("key_hash", "offset")),
+    **dict.fromkeys((BY_OFFSET, KEPT_RECORD, REASON), (_BY_OFFSET_KEY, ("offset",))),
+    **dict.fromkeys(LANES, (_PLACE_KEY, ("due_ms", "offset"))),
+}
+"""By kind: the rest of the key, and the fields in it."""
+
+
+class ParkedKey(StateKey):
     """A parsed key. `offset`, `due_ms` and `key_hash` are set for the kinds that have them."""
 
     topic_id: UUID
@@ -160,47 +167,25 @@ class ParkedKey:
     offset: int = 0
     due_ms: int = 0
     key_hash: int = 0
-    namespace: ClassVar[bytes] = b"parked/"
+    namespace = b"parked/"
 
     def encode(self) -> bytes:
-        prefix = generation_prefix(
-            parked_prefix(self.group_id, self.topic_id, self.partition), self.generation
-        )
-        if self.kind == COUNTER:
-            return counter_key(prefix)
-        if self.kind == KEPT_RECORD:
-            return kept_key(prefix, self.offset)
-        if self.kind == BY_KEY:
-            return by_key_key(prefix, self.key_hash, self.offset)
-        if self.kind == REASON:
-            return reason_key(prefix, self.offset)
-        return (
-            by_offset_key(prefix, self.offset)
-            if self.kind == BY_OFFSET
-            else place_key(prefix, self.kind, self.due_ms, self.offset)
-        )
+        prefix = parked_prefix(self.group_id, self.topic_id, self.partition)
+        form, fields = _KEYS[self.kind]
+        rest = form.pack(self.kind, *[getattr(self, each) for each in fields])
+        return generation_prefix(prefix, self.generation) + rest
 
     @classmethod
-    def parse(cls, body: bytes) -> ParkedKey | None:
-        """None for a kind that only later formats know."""
+    def _parse(cls, body: bytes) -> Self:
         topic_id, partition = _LOG.unpack_from(body)
         group_id, end = decode_string(body, _LOG.size)
         (generation,) = _GENERATION.unpack_from(body, end)
         rest = body[end + _GENERATION.size :]
-        name = UUID(bytes=topic_id), partition, group_id, generation, rest[0]
-        if rest[0] in (BY_OFFSET, KEPT_RECORD, REASON):
-            return cls(*name, offset=_BY_OFFSET_KEY.unpack(rest)[1])
-        if rest[0] in LANES:
-            _, due_ms, offset = _PLACE_KEY.unpack(rest)
-            return cls(*name, offset=offset, due_ms=due_ms)
-        if rest[0] == BY_KEY:
-            _, key_hash, offset = _BY_KEY_KEY.unpack(rest)
-            return cls(*name, offset=offset, key_hash=key_hash)
-        if rest[0] != COUNTER:
-            return None
-        if len(rest) > 1:
-            raise IndexError("bytes are left over")
-        return cls(*name)
+        if rest[0] not in _KEYS:
+            raise LaterKey
+        form, fields = _KEYS[rest[0]]
+        found = dict(zip(fields, form.unpack(rest)[1:], strict=True))
+        return cls(UUID(bytes=topic_id), partition, group_id, generation, rest[0], **found)
 
     def decode_value(self, value: bytes) -> ParkedValue:
         if self.kind == BY_KEY:
@@ -249,9 +234,7 @@ def parked_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
     return ParkedKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
 
 
-def parked_topic_prefix(topic_id: UUID) -> bytes:
-    """Prefix of all entries of one topic."""
-    return ParkedKey.namespace + topic_id.bytes
+parked_topic_prefix: Final = ParkedKey.topic_prefix
 
 
 def generation_prefix(prefix: bytes, generation: int) -> bytes:
@@ -298,10 +281,9 @@ def read_parked_entries(
     for key, value in entries:
         try:
             parsed = ParkedKey.parse(key[len(ParkedKey.namespace) :])
-        except (struct.error, IndexError) as error:
-            raise ValueError(f"not a key of parked records: {key.hex()}") from error
-        if parsed is not None:
-            yield parsed, parsed.decode_value(value)
+        except LaterKey:
+            continue
+        yield parsed, parsed.decode_value(value)
 
 
 # --- values ---

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from hashlib import blake2b
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 from uuid import UUID
 
+from .state_keys import LaterKey, Rest, StateKey
 from .state_values import JsonValue, dump_json
 
 SCRAM_SECRET_BYTES: Final = 32
@@ -80,23 +81,17 @@ class ScramSecret(_SecretValue):
     secret: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ScramKey:
+class ScramKey(StateKey):
     mechanism: ScramMechanism
-    user: str
-    namespace: ClassVar[bytes] = b"scram/"
-
-    def encode(self) -> bytes:
-        return self.namespace + bytes((self.mechanism,)) + self.user.encode()
+    user: Rest
+    namespace = b"scram/"
+    decode_value = staticmethod(ScramCredential.decode)
 
     @classmethod
-    def parse(cls, body: bytes) -> ScramKey | None:
+    def _parse(cls, body: bytes) -> Self:
         if body[0] not in ScramMechanism.__members__.values():
-            return None
+            raise LaterKey
         return cls(ScramMechanism(body[0]), body[1:].decode())
-
-    def decode_value(self, value: bytes) -> ScramCredential:
-        return ScramCredential.decode(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +112,14 @@ class StoredAcl(JsonValue):
     permission: int
 
 
-@dataclass(frozen=True, slots=True)
-class AclKey:
+class AclKey(StateKey):
     acl_id: UUID
-    namespace: ClassVar[bytes] = b"acl/"
+    namespace = b"acl/"
+    decode_value = staticmethod(StoredAcl.decode)
 
     @classmethod
     def of(cls, acl: StoredAcl) -> Self:
         return cls(UUID(bytes=blake2b(acl.encode(), digest_size=16).digest()))
-
-    def encode(self) -> bytes:
-        return self.namespace + self.acl_id.bytes
-
-    @classmethod
-    def parse(cls, body: bytes) -> Self:
-        return cls(UUID(bytes=body))
-
-    def decode_value(self, value: bytes) -> StoredAcl:
-        return StoredAcl.decode(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +134,13 @@ class StoredQuota(JsonValue):
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaKey:
+class QuotaKey(StateKey):
     quota_id: UUID
-    namespace: ClassVar[bytes] = b"quota/"
+    namespace = b"quota/"
+    decode_value = staticmethod(StoredQuota.decode)
 
     @classmethod
     def of(cls, entity: Mapping[str, str | None]) -> Self:
         """Names may be longer than a key."""
         names = dump_json(dict(sorted(entity.items())))
         return cls(UUID(bytes=blake2b(names, digest_size=16).digest()))
-
-    def encode(self) -> bytes:
-        return self.namespace + self.quota_id.bytes
-
-    @classmethod
-    def parse(cls, body: bytes) -> Self:
-        return cls(UUID(bytes=body))
-
-    def decode_value(self, value: bytes) -> StoredQuota:
-        return StoredQuota.decode(value)

@@ -39,8 +39,7 @@ from uuid import UUID
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
-from kio.serial.readers import read_legacy_string
-from kio.serial.writers import write_compact_array_length, write_legacy_string
+from kio.serial.writers import write_compact_array_length
 from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
@@ -345,19 +344,3 @@ SHARE_GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {
     RecordType.SHARE_GROUP_CURRENT_MEMBER: ShareGroupCurrentMember,
     RecordType.SHARE_GROUP_PARTITIONS: ShareGroupPartitions,
 }
-
-
-def encode_string(text: str) -> bytes:
-    """Length (2) and UTF-8: the form of strings in keys."""
-    out = io.BytesIO()
-    write_legacy_string(out, text)
-    return out.getvalue()
-
-
-def decode_string(key: bytes, start: int) -> tuple[str, int]:
-    """The string at `start`, and the position after it. Raises ValueError."""
-    try:
-        text, size = read_legacy_string(key, start)
-    except SerialError as error:
-        raise ValueError(f"not a string at {start} of {key.hex()}: {error}") from error
-    return text, start + size

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from kbroker.formats.batches import (
@@ -39,8 +39,8 @@ from kbroker.formats.batches import (
     build_batch,
     iter_records,
 )
-from kbroker.formats.group_records import AnyGroupOffset, decode_group_offset
-from kbroker.formats.share_records import decode_string, encode_string
+from kbroker.formats.group_records import decode_group_offset
+from kbroker.formats.state_keys import I32, I64, LogKey, Rest, StateKey
 from kbroker.formats.state_values import JsonValue, dump_json, load_json
 
 NO_EPOCH: Final = -1
@@ -133,20 +133,10 @@ def _partitions(found: Iterable[tuple[str, list[int]]]) -> Iterable[TransactionP
     return (TransactionPartition(UUID(topic_id), number) for topic_id, numbers in found for number in numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionKey:
-    transactional_id: str
-    namespace: ClassVar[bytes] = b"transaction/"
-
-    def encode(self) -> bytes:
-        return self.namespace + self.transactional_id.encode()
-
-    @classmethod
-    def parse(cls, body: bytes) -> TransactionKey:
-        return cls(body.decode())
-
-    def decode_value(self, value: bytes) -> TransactionRecord:
-        return TransactionRecord.decode(value)
+class TransactionKey(StateKey):
+    transactional_id: Rest
+    namespace = b"transaction/"
+    decode_value = staticmethod(TransactionRecord.decode)
 
 
 class MarkerType(IntEnum):
@@ -202,9 +192,6 @@ class Marker(NamedTuple):
         raise ValueError("a control batch without a record")
 
 
-_LOG_KEY = struct.Struct(">16si")
-_PRODUCER_ID = struct.Struct(">q")
-_ABORTED_KEY = struct.Struct(">16siq")
 _ABORTED = struct.Struct(">qqq")
 
 
@@ -216,47 +203,20 @@ class TransactionalLog(JsonValue):
     first_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalLogKey:
-    topic_id: UUID
-    partition: int
-    namespace: ClassVar[bytes] = b"transactional/"
-
-    def encode(self) -> bytes:
-        return self.namespace + _LOG_KEY.pack(self.topic_id.bytes, self.partition)
-
-    @classmethod
-    def parse(cls, body: bytes) -> TransactionalLogKey:
-        topic_id, partition = _LOG_KEY.unpack(body)
-        return cls(UUID(bytes=topic_id), partition)
-
-    def decode_value(self, value: bytes) -> TransactionalLog:
-        return TransactionalLog.decode(value)
+class TransactionalLogKey(LogKey):
+    namespace = b"transactional/"
+    decode_value = staticmethod(TransactionalLog.decode)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOffsetKey:
+class PendingOffsetKey(StateKey):
     """An offset that a group gets if the producer's transaction is committed."""
 
-    producer_id: int
+    producer_id: I64
     group_id: str
     topic_id: UUID
-    partition: int
-    namespace: ClassVar[bytes] = b"txn_offset/"
-
-    def encode(self) -> bytes:
-        log = _LOG_KEY.pack(self.topic_id.bytes, self.partition)
-        return self.namespace + _PRODUCER_ID.pack(self.producer_id) + encode_string(self.group_id) + log
-
-    @classmethod
-    def parse(cls, body: bytes) -> PendingOffsetKey:
-        (producer_id,) = _PRODUCER_ID.unpack_from(body)
-        group_id, end = decode_string(body, _PRODUCER_ID.size)
-        topic_id, partition = _LOG_KEY.unpack(body[end:])
-        return cls(producer_id, group_id, UUID(bytes=topic_id), partition)
-
-    def decode_value(self, value: bytes) -> AnyGroupOffset:
-        return decode_group_offset(value)
+    partition: I32
+    namespace = b"txn_offset/"
+    decode_value = staticmethod(decode_group_offset)
 
 
 class AbortedTransaction(NamedTuple):
@@ -272,22 +232,13 @@ class AbortedTransaction(NamedTuple):
         return _ABORTED.pack(self.producer_id, self.first_offset, self.stable_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedKey:
+class AbortedKey(StateKey):
     """`last_offset`: that of the marker."""
 
     topic_id: UUID
-    partition: int
-    last_offset: int
-    namespace: ClassVar[bytes] = b"aborted/"
-
-    def encode(self) -> bytes:
-        return self.namespace + _ABORTED_KEY.pack(self.topic_id.bytes, self.partition, self.last_offset)
-
-    @classmethod
-    def parse(cls, body: bytes) -> AbortedKey:
-        topic_id, partition, last_offset = _ABORTED_KEY.unpack(body)
-        return cls(UUID(bytes=topic_id), partition, last_offset)
+    partition: I32
+    last_offset: I64
+    namespace = b"aborted/"
 
     def decode_value(self, value: bytes) -> AbortedTransaction:
         try:

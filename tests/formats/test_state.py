@@ -350,8 +350,8 @@ def test_the_id_of_a_quota_is_a_hash_of_its_entity() -> None:
 
 def test_every_namespace_is_in_the_table_at_the_head() -> None:
     assert state_records.__doc__ is not None
-    assert {key.namespace for key, _ in KEYS_AND_BYTES} == set(state_records._PARSERS)
-    for namespace in state_records._PARSERS:
+    assert {key.namespace for key, _ in KEYS_AND_BYTES} == set(state_records.DECLARED)
+    for namespace in state_records.DECLARED:
         assert f"\n    {namespace.decode()} " in state_records.__doc__
     assert {key.name for key, *_ in VALUES if isinstance(key, state_records.MetaKey)} == set(
         state_records.META_VALUES

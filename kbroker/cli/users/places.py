@@ -12,8 +12,14 @@ from kbroker.cli.params import Bootstrap, connect
 from kbroker.cli.stopped_state import StoppedState, refuse_both_places, stopped_state
 from kbroker.client import user_admin
 from kbroker.client.user_admin import ListedCredential
-from kbroker.formats.security_values import SCRAM_SECRET_BYTES, ScramKey, ScramMechanism, ScramSecret
-from kbroker.formats.state import SCRAM_SECRET
+from kbroker.formats.security_values import (
+    SCRAM_SECRET_BYTES,
+    ScramCredential,
+    ScramKey,
+    ScramMechanism,
+    ScramSecret,
+)
+from kbroker.formats.state import SCRAM_SECRET, read_entries
 from kbroker.security.scram import new_credential
 
 if TYPE_CHECKING:
@@ -61,10 +67,10 @@ class UsersOfDirectory:
 
     def listed(self) -> list[ListedCredential]:
         found = []
-        for encoded, value in self._state.scan(ScramKey.namespace):
-            key = ScramKey.parse(encoded.removeprefix(ScramKey.namespace))
-            if key is not None:
-                found.append(ListedCredential(key.user, key.mechanism, key.decode_value(value).iterations))
+        for key, value in read_entries(self._state.scan(ScramKey.namespace)):
+            assert isinstance(key, ScramKey)
+            assert isinstance(value, ScramCredential)
+            found.append(ListedCredential(key.user, key.mechanism, value.iterations))
         return sorted(found)
 
     def set(self, user: str, mechanism: ScramMechanism, password: str, iterations: int) -> None:

@@ -1,0 +1,1 @@
+../../../../../../kbroker/formats/state_keys.py
