@@ -58,7 +58,7 @@ from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, decode_group_offset
-from kbroker.formats.parked_records import ParkedValue
+from kbroker.formats.parked_records import ParkedKey, ParkedValue
 from kbroker.formats.security_values import ScramKey, ScramSecret
 from kbroker.formats.share_records import (
     MEMBER_RECORD_TYPES,
@@ -107,12 +107,13 @@ __all__ = [
     "META_VALUES", "PERSISTER", "PRODUCER_IDS", "SCRAM_SECRET", "Cleaned", "CleanedKey", "Config",
     "ConfigKey", "ControlChain", "ControlHint", "ControlHintKey", "DeadLetterCursor", "DeadLetterKey",
     "Generation", "GivenUp", "GivenUpKey", "GroupKey", "GroupOffsetKey", "JsonValue", "LeaderEpoch",
-    "LeaderEpochKey", "LogStart", "LogStartKey", "MetaKey", "PendingOffsetKey", "PersisterName", "Producer",
-    "ProducerBatch", "ProducerIds", "ProducerSnapshot", "ProducerSnapshotKey", "ResourceType", "ScramKey",
-    "ScramSecret", "ShareStateKey", "StateKey", "StateValue", "Topic", "TopicKey", "TopicState",
-    "control_hint_topic_prefix", "dead_letter_topic_prefix", "given_up_topic_prefix",
-    "group_offset_key_end", "group_offsets_prefix", "group_prefix", "parse_key", "read_entries",
-    "share_partition_prefix", "share_state_number", "share_topic_prefix",
+    "LeaderEpochKey", "LogStart", "LogStartKey", "MetaKey", "ParkedKey", "PendingOffsetKey",
+    "PersisterName", "Producer", "ProducerBatch", "ProducerIds", "ProducerSnapshot",
+    "ProducerSnapshotKey", "ResourceType", "ScramKey", "ScramSecret", "ShareStateKey", "StateKey",
+    "StateValue", "Topic", "TopicKey", "TopicState", "control_hint_topic_prefix",
+    "dead_letter_topic_prefix", "given_up_topic_prefix", "group_offset_key_end", "group_offsets_prefix",
+    "group_prefix", "parse_key", "read_entries", "share_partition_prefix", "share_state_number",
+    "share_topic_prefix",
 ]  # fmt: skip
 
 MAX_KEY_BYTES: Final = 511

@@ -23,82 +23,66 @@ def _offload(kind: str) -> ConfigDef:
     )
 
 
+def _overriding(name: str, default: int, minimum: int, doc: str) -> ConfigDef:
+    """A group's own value of the broker's setting group.NAME, which also has bounds for it."""
+    return ConfigDef(
+        name=name,
+        type=_INT,
+        default=str(default),
+        minimum=minimum,
+        synonyms=((f"group.{name}", 1),),
+        doc=doc,
+    )
+
+
 GROUP_CONFIGS: Final = by_name(
     _offload("consumer"),
     _offload("share"),
-    ConfigDef(
-        name="consumer.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        synonyms=(("group.consumer.session.timeout.ms", 1),),
-        doc="How long a member of the consumer group may be silent before it is removed; more than the "
+    _overriding(
+        "consumer.session.timeout.ms",
+        45_000,
+        1,
+        "How long a member of the consumer group may be silent before it is removed; more than the "
         "heartbeat interval.",
     ),
-    ConfigDef(
-        name="consumer.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
-        doc="How often members of the consumer group send a heartbeat.",
+    _overriding(
+        "consumer.heartbeat.interval.ms",
+        5000,
+        1,
+        "How often members of the consumer group send a heartbeat.",
     ),
-    ConfigDef(
-        name="consumer.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        synonyms=(("group.consumer.assignment.interval.ms", 1),),
-        doc="Least time between two assignments of the consumer group; who joins sooner gets its "
+    _overriding(
+        "consumer.assignment.interval.ms",
+        1000,
+        0,
+        "Least time between two assignments of the consumer group; who joins sooner gets its "
         "partitions with a later heartbeat.",
     ),
-    ConfigDef(
-        name="share.delivery.count.limit",
-        type=_INT,
-        default="5",
-        minimum=2,
-        synonyms=(("group.share.delivery.count.limit", 1),),
-        doc="How often a record is delivered before it is archived.",
+    _overriding("share.delivery.count.limit", 5, 2, "How often a record is delivered before it is archived."),
+    _overriding(
+        "share.record.lock.duration.ms",
+        30_000,
+        1000,
+        "How long a delivered record belongs to its consumer before it is redelivered.",
     ),
-    ConfigDef(
-        name="share.record.lock.duration.ms",
-        type=_INT,
-        default="30000",
-        minimum=1000,
-        synonyms=(("group.share.record.lock.duration.ms", 1),),
-        doc="How long a delivered record belongs to its consumer before it is redelivered.",
+    _overriding(
+        "share.partition.max.record.locks",
+        2000,
+        100,
+        "Records of one share-partition that may be in flight at one time.",
     ),
-    ConfigDef(
-        name="share.partition.max.record.locks",
-        type=_INT,
-        default="2000",
-        minimum=100,
-        synonyms=(("group.share.partition.max.record.locks", 1),),
-        doc="Records of one share-partition that may be in flight at one time.",
+    _overriding(
+        "share.session.timeout.ms",
+        45_000,
+        1,
+        "How long a member may be silent before it is removed; more than the heartbeat interval.",
     ),
-    ConfigDef(
-        name="share.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        synonyms=(("group.share.session.timeout.ms", 1),),
-        doc="How long a member may be silent before it is removed; more than the heartbeat interval.",
-    ),
-    ConfigDef(
-        name="share.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        synonyms=(("group.share.heartbeat.interval.ms", 1),),
-        doc="How often members send a heartbeat.",
-    ),
-    ConfigDef(
-        name="share.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        synonyms=(("group.share.assignment.interval.ms", 1),),
-        doc="Least time between two assignments of the group; a member that joins does not wait for it.",
+    _overriding("share.heartbeat.interval.ms", 5000, 1, "How often members send a heartbeat."),
+    _overriding(
+        "share.assignment.interval.ms",
+        1000,
+        0,
+        "Least time between two assignments of the group; a member that joins does not wait for it.",
     ),
     ConfigDef(
         name=RESET,
