@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -135,6 +135,11 @@ start_option = partial(click.option, cls=StartOption)
 @start_option(
     "--adopt", is_flag=True, help="Start although there are logs with records and the state has no topic."
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Run in the background: return when the broker is ready, and log to a file beside --data-dir.",
+)
 @start_option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
@@ -163,6 +168,7 @@ def start(
     configs: dict[str, str],
     config_file: Path | None,
     adopt: bool,
+    detach: bool,
     log_level: str,
     log_format: str,
 ) -> int:
@@ -174,13 +180,16 @@ def start(
     --log-level or the environment sets it. SIGQUIT prints to stderr what every thread is doing; the
     broker keeps running.
 
-    Prints one line on stdout when it accepts connections; everything else is logged on stderr.
+    Prints one line on stdout when it accepts connections; everything else is logged on stderr. With
+    --detach it prints that line, its process id and the file of its log, and continues without the
+    terminal.
     Every option can also be given by an environment variable, or by a line of the file of
     --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
     overrides the file. `kbroker docs settings` lists the settings.
 
     It refuses a data directory of another engine, of a newer format, or in use by another broker.
     """
+    tell_ready = _detach(Path(data_dir)) if detach else None
     _begin(context)
     from kbroker.broker.options import StartOptions
     from kbroker.cli.logging_setup import set_up_logging
@@ -200,7 +209,7 @@ def start(
         admin=admin,
         admin_names=admin_hosts,
         adopt=adopt,
-        on_ready=lambda ready: _announce(ready_line(options, ready)),
+        on_ready=lambda ready: _announce(ready_line(options, ready), tell_ready),
         on_reload=lambda: read_log_level(context, config_file),
     )
     set_up_logging(log_level, log_format)
@@ -209,6 +218,12 @@ def start(
     from kbroker.server.run import run
 
     return run(options)
+
+
+def _detach(data_dir: Path) -> Callable[[str], None]:
+    from kbroker.cli.detaching import detach, log_file_of
+
+    return detach(log_file_of(data_dir))
 
 
 def _begin(context: click.Context) -> None:
@@ -300,11 +315,13 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
     )
 
 
-def _announce(line: str) -> None:
+def _announce(line: str, tell_ready: Callable[[str], None] | None = None) -> None:
     """Keeps the broker running if the line cannot be written: stdout may be on a full disk, or a
     script may have closed it."""
     try:
         click.echo(line)
+        if tell_ready is not None:
+            tell_ready(line)
     except OSError as error:
         give_up_stdout()
         say(f"warning: the ready line cannot be printed: {error.strerror}")

@@ -39,6 +39,7 @@ SMALL_MODULES = {
         "the settings that keep records back in one place; a fetch knows their base class alone"
     ),
     "kbroker.cli.acls.places of kbroker.cli.acls.command": _LAZY,
+    "kbroker.cli.detaching of kbroker.cli.start": "only --detach imports it",
     "kbroker.compaction.offset_arrays of kbroker.compaction.offset_map": _LAZY,
     "kbroker.formats.zstd of kbroker.formats.compression": (
         "the client's distribution has another module in its place"

@@ -3,9 +3,12 @@ they say it logs."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,7 +78,10 @@ def test_the_readme_pasted_as_one_block(tmp_path: Path) -> None:
         rest.replace("127.0.0.1:9092", address).replace(" --watch", ""),
         f"until {show} | grep 'nobody wants job 13'; do sleep 0.2; done",
     ]
-    shown = run_lines(lines, address)
+    try:
+        shown = run_lines(lines, address)
+    finally:
+        end_detached(address)
     assert "queue jobs\n" in shown
     assert "nobody wants job 13" in shown
 
@@ -133,6 +139,15 @@ def test_a_worker_in_ten_lines(tmp_path: Path) -> None:
         finally:
             worker.terminate()
             assert worker.wait(30) == 0
+
+
+def end_detached(address: str) -> None:
+    """The broker that `kbroker start --detach --listen ADDRESS` has left in the background."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            arguments = Path("/proc", process, "cmdline").read_text().split("\0")
+            if {"--detach", address} <= set(arguments):
+                os.kill(int(process), signal.SIGKILL)
 
 
 def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ import json, os, sys
 site = set(sys.modules)
 from kbroker.cli import run, start
 
-def stop(line):
+def stop(line, tell_ready):
     own = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "kbroker"}
     others = {name.partition(".")[0] for name in set(sys.modules) - site - set(own)}
     created = {
