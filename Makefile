@@ -198,7 +198,7 @@ docs: .venv/.ready
 	$(PY) -m tests.checks.metrics_doc
 	$(PY) -m tests.checks.cli_doc
 	$(PY) -m tests.checks.rules_doc
-	$(PY) -m tests.checks.unserved_doc
+	$(PY) -m tests.checks.apis_doc
 
 clean:
 	rm -rf .venv .venv-run .venv-spark demo-data

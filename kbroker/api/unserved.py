@@ -1,6 +1,6 @@
 """The APIs of Apache Kafka 4.4 that kbroker does not serve, with the reason: for the log line when
-a client sends one, and for docs/clients.md, which is generated from this table
-(`tests/checks/unserved_doc.py`)."""
+a client sends one, and for docs/apis.md, which is generated from this table
+(`tests/checks/apis_doc.py`)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.api import APIS
 from kbroker.cli import exits
 
 ROOT = Path(__file__).parents[2]
@@ -95,16 +94,3 @@ def test_decisions_are_listed() -> None:
     files = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert LINK.findall(index) == files
     assert [file[:4] for file in files] == [f"{number:04}" for number in range(1, len(files) + 1)]
-
-
-def test_served_apis_are_listed() -> None:
-    listed = re.findall(r"(\w+) \((\d+): ([\d-]+)\)", (ROOT / "docs" / "clients.md").read_text())
-    served = [
-        (
-            api.module.title().replace("_", ""),
-            str(api.key),
-            f"{api.first}-{api.last}" if api.first < api.last else str(api.last),
-        )
-        for api in APIS.values()
-    ]
-    assert sorted(listed) == sorted(served)
