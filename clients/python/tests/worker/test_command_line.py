@@ -223,8 +223,9 @@ def test_an_interrupt_before_the_worker_is_ready(program: Program, loop: str) ->
                 worker.send_signal(signal.SIGINT)
                 assert worker.wait(10) == 128 + signal.SIGINT
             assert worker.stderr is not None
-            (line,) = worker.stderr.read().splitlines()
-    assert line.endswith("interrupted before the worker was ready")
+            text = worker.stderr.read()
+    assert text.endswith("interrupted before the worker was ready\n")
+    assert text.count("\n") == 1, text
 
 
 def test_a_closed_terminal_is_an_orderly_stop(program: Program, tmp_path: Path) -> None:
