@@ -180,17 +180,14 @@ def start(
     --log-level or the environment sets it. SIGQUIT prints to stderr what every thread is doing; the
     broker keeps running.
 
-    Prints one line on stdout when it accepts connections; everything else is logged on stderr. With
-    --detach it prints that line, its process id and the file of its log, and continues without the
-    terminal.
-    Every option can also be given by an environment variable, or by a line of the file of
-    --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
+    Prints one line on stdout when it accepts connections; everything else is logged on stderr.
+    Every option but --detach can also be given by an environment variable, or by a line of the file
+    of --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
     overrides the file. `kbroker docs settings` lists the settings.
 
     It refuses a data directory of another engine, of a newer format, or in use by another broker.
     """
-    tell_ready = _detach(Path(data_dir)) if detach else None
-    _begin(context)
+    tell_ready = _begin(context, Path(data_dir) if detach else None)
     from kbroker.broker.options import StartOptions
     from kbroker.cli.logging_setup import set_up_logging
 
@@ -220,17 +217,19 @@ def start(
     return run(options)
 
 
-def _detach(data_dir: Path) -> Callable[[str], None]:
-    from kbroker.cli.detaching import detach, log_file_of
+def _begin(context: click.Context, detached_dir: Path | None) -> Callable[[str], None] | None:
+    """`detached_dir`: the data directory of a broker that runs in the background; the result takes
+    its ready line."""
+    check_environment(context)
+    tell_ready = None
+    if detached_dir is not None:
+        from kbroker.cli.detaching import detach, log_file_of
 
-    return detach(log_file_of(data_dir))
-
-
-def _begin(context: click.Context) -> None:
+        tell_ready = detach(log_file_of(detached_dir))
     from kbroker.broker.commits.process import collect_seldom
 
     collect_seldom()  # before the broker's modules are imported
-    check_environment(context)
+    return tell_ready
 
 
 def _config(
